@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 
-from poptorch import bodies, popart_names, popart_nodes, translations
+from poptorch import bodies, graph_text, grouping, popart_names, popart_nodes, translations
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
 from poptorch.exporter import share_operators
@@ -68,6 +68,7 @@ class Captured:
         prints: Tensors to print after each run, by output.
         program: torch.export's program, which a file holds as an archive.
         places: Places of the operators, by the tensors that they make.
+        ir: The operators in PopART's types, as JSON.
     """
 
     model: onnx.ModelProto
@@ -79,6 +80,7 @@ class Captured:
     prints: dict[str, Print]
     program: Any
     places: dict[str, Placement]
+    ir: str
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return the result of a call.
@@ -90,7 +92,10 @@ class Captured:
 
 
 def capture(
-    model: Callable[..., Any], arguments: Arguments, has_namescope: bool = True
+    model: Callable[..., Any],
+    arguments: Arguments,
+    has_namescope: bool = True,
+    has_strided_groups: bool = False,
 ) -> Captured:
     """Capture a module, or any other function of tensors.
 
@@ -98,6 +103,8 @@ def capture(
         model: The module or function. It is called once, with tensors that hold no values.
         arguments: Arguments of that call, with the shapes that are compiled.
         has_namescope: Whether operators are named after the modules that they stand in.
+        has_strided_groups: Whether GroupNorm's groups are every n-th channel, as PopART's option
+            groupNormStridedChannelGrouping has it.
 
     Returns:
         The model and what is needed to call it like the module.
@@ -106,13 +113,19 @@ def capture(
         Error: If forward depends on the values of tensors, or has an operator without translation.
     """
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
-    recorder = Recorder(model, arguments)
+    recorder = Recorder(model, arguments, has_strided_groups)
     with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
         whole = _export(recorder, tensors)
         exported, program = _to_onnx(translations.decompose(whole))
     marked = popart_names.find_places(program)
     scopes = popart_names.find_scopes(program)
-    places = popart_names.name_operators(exported.graph, marked, scopes, has_namescope)
+    graph = exported.graph
+    popart_nodes.drop_copies(graph)
+    grouping.group_scatters(graph, marked)
+    places = popart_names.name_operators(graph, marked, scopes, has_namescope)
+    operators = popart_names.list_operators(graph)
+    graph_text.log_graph("Graph before lowering to PopART:", graph, operators)
+    popart_nodes.drop_hints(exported)
     return _finish(exported, recorder, len(tensors), whole, places)
 
 
@@ -173,6 +186,7 @@ def _finish(
     made: Recording = recorder.recording
     graph = model.graph
     translations.narrow_bfloat16(model)
+    ir = popart_names.serialize_ir(graph)
     popart_nodes.lower_nodes(model)
     bodies.lower_marks(model)
     _separate_outputs(graph)
@@ -206,6 +220,7 @@ def _finish(
         prints,
         program,
         places,
+        ir,
     )
 
 

@@ -7,7 +7,6 @@ runs the device's steps, and rebuilds what `forward` returned.
 from __future__ import annotations
 
 import datetime
-import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from os import PathLike
 from typing import Any, Final, NoReturn
 
 import torch
-from popart import __version__, reports
+from popart import __version__
 from poprt.compile import Executable
 
 from poptorch import (
@@ -409,10 +408,8 @@ class PoplarExecutor:
         raise Error("replicaGrouping: weights that differ between replicas are not supported")
 
     def _debugGetPopartIR(self) -> str:
-        """Return the operators of the compiled graph by graph, as JSON."""
-        graphs = json.loads(reports.serialize_ir(self._require_compiled().captured.model))
-        first = next(iter(graphs))
-        return json.dumps({"maingraph": graphs.pop(first), **graphs}, separators=(",", ":"))
+        """Return the operators of the captured graph in PopART's types by graph, as JSON."""
+        return self._require_compiled().captured.ir
 
 
 def _write_back(tensors: Sequence[torch.Tensor], written: dict[int, torch.Tensor]) -> None:

@@ -16,6 +16,7 @@ import torch
 from poptorch import scopes
 from poptorch.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode
 from poptorch.errors import Error
+from poptorch.popart_nodes import HINTS
 from poptorch.tracing import Print, current_trace, isRunningOnIpu
 
 _FLOAT_FORMATS = {"auto": 0, "fixed": 1, "scientific": 2, "none": 3}
@@ -43,14 +44,24 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any:  # noqa: ARG001
+def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any:
     """Return the tensor. The proportion of tile memory for its operator is a hint.
 
     Args:
         tensor: Result of an operator.
         available_memory_proportion: A number between 0 and 1.
     """
-    return tensor.clone() if isRunningOnIpu() else tensor
+    if not isRunningOnIpu():
+        return tensor
+    (made,) = torch.onnx.ops.symbolic_multi_out(
+        f"{HINTS}::set_available_memory",
+        [tensor],
+        {"availableMemoryProportion": float(available_memory_proportion)},
+        dtypes=[tensor.dtype],
+        shapes=[list(tensor.shape)],
+        version=1,
+    )
+    return made
 
 
 def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:

@@ -8,11 +8,13 @@ taken. Served models have these names.
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import onnx
+from popart import reports
 
 from poptorch import placement, scopes
 from poptorch._logging import logger
@@ -71,17 +73,10 @@ def name_operators(
     taken: Counter[str] = Counter()
     names: dict[str, str] = {}
     placed: dict[str, Placement] = {}
-    constants: set[str] = set()
-    place = placement.START
-    for node in graph.node:
-        if constants.issuperset(node.input):  # constants and their conversions: no operators
-            constants.update(node.output)
-            continue
-        notes = {each.key: each.value for each in node.metadata_props}
-        origin = _find_fx_name(notes)
-        place = places.get(origin, place)
-        scope = marked.get(origin, _find_scope(notes)) if has_namescope else ""
-        base = scope + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
+    for node, place in iter_places(graph, places):
+        notes = _read_notes(node)
+        found = marked.get(_find_fx_name(notes), _find_scope(notes)) if has_namescope else ""
+        base = found + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
         repeated = f"/{taken[base]}" if taken[base] else ""
         taken[base] += 1
         node.name = base + repeated
@@ -94,6 +89,51 @@ def name_operators(
     rename_tensors(graph, names)
     logger.debug("lowered to PopART: %d operators", len(graph.node))
     return placed
+
+
+def iter_places(
+    graph: onnx.GraphProto, places: Mapping[str, Placement]
+) -> Iterator[tuple[onnx.NodeProto, Placement]]:
+    """Yield the operators of a graph with their places.
+
+    Constants and their conversions are no operators.
+
+    Args:
+        graph: The graph, as torch's exporter makes it.
+        places: Places of operators by their names in torch's program.
+    """
+    constants: set[str] = set()
+    place = placement.START
+    for node in graph.node:
+        if constants.issuperset(node.input):
+            constants.update(node.output)
+            continue
+        place = places.get(_find_fx_name(_read_notes(node)), place)
+        yield node, place
+
+
+def list_operators(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a graph without constants and their conversions.
+
+    Args:
+        graph: The graph.
+    """
+    return [node for node, _ in iter_places(graph, {})]
+
+
+def serialize_ir(graph: onnx.GraphProto) -> str:
+    """Return the operators of a graph as JSON, as PopART does: those of the model in `maingraph`.
+
+    Args:
+        graph: The graph, before PopART's own operators are lowered.
+    """
+    nodes = list_operators(graph)
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "maingraph", [], []))
+    return json.dumps(json.loads(reports.serialize_ir(model)), separators=(",", ":"))
+
+
+def _read_notes(node: onnx.NodeProto) -> dict[str, str]:
+    return {each.key: each.value for each in node.metadata_props}
 
 
 def _find_scope(notes: Mapping[str, str]) -> str:

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import infer_shapes
+from onnxgraph import infer_shapes, rename
 from popart import popart_exception
 from popart.lowering import lower
 from simipu.operators import CHIP_DOMAIN
 
 from poptorch.errors import Error
 
+HINTS = "poptorch"
+"""Domain of nodes that return their input and only tell the compiler something."""
 _UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
 """Operators with unsigned inputs and outputs, which torch does not have: their places."""
+
+
+def drop_copies(graph: onnx.GraphProto) -> None:
+    """Read inputs of a captured model directly, not their copies.
+
+    Args:
+        graph: The graph, which is changed.
+    """
+    inputs, outputs = ({each.name for each in side} for side in (graph.input, graph.output))
+    _bypass(
+        graph,
+        lambda node: (
+            node.op_type == "Identity" and node.input[0] in inputs and node.output[0] not in outputs
+        ),
+    )
+
+
+def drop_hints(model: onnx.ModelProto) -> None:
+    """Remove PopTorch's hints, which compute nothing.
+
+    Args:
+        model: The model, which is changed.
+    """
+    _bypass(model.graph, lambda node: node.domain == HINTS)
+    kept = [each for each in model.opset_import if each.domain != HINTS]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def _bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool]) -> None:
+    """Remove nodes that return their input; outputs of the graph become their inputs."""
+    names: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        if is_bypassed(node):
+            names[node.output[0]] = names.get(node.input[0], node.input[0])
+        else:
+            kept.append(node)
+    if not names:
+        return
+    del graph.node[:]
+    graph.node.extend(kept)
+    rename(graph, names)
+    for output in graph.output:
+        output.name = names.get(output.name, output.name)
 
 
 def lower_nodes(model: onnx.ModelProto) -> None:

@@ -60,7 +60,9 @@ def prepare(
     args, kwargs = given.replace([_narrow(tensor, options) for _, tensor in given.iter_tensors()])
     with placement.record(options.execution_strategy) as recorder:
         bound = bind_arguments(model, args, kwargs)
-        captured = capture.capture(model, bound, options.has_module_namescope)
+        captured = capture.capture(
+            model, bound, options.has_module_namescope, _has_strided_groups(options)
+        )
     _check_stages(recorder.num_stages, options)
     _check_buffers(model, captured, options)
     files.export_proto(captured.model)
@@ -72,6 +74,10 @@ def prepare(
     made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
     autoreport.write_profile(made, options)
     return LoadedModel(captured, made, device, options, model)
+
+
+def _has_strided_groups(options: Options) -> bool:
+    return bool(options._Popart.options.get("groupNormStridedChannelGrouping"))  # noqa: SLF001
 
 
 def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:

@@ -65,7 +65,9 @@ class Recording:
 class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
     """Module of tensors to tensors: outputs, new buffers, new inputs and printed tensors."""
 
-    def __init__(self, model: Callable[..., Any], arguments: Arguments) -> None:
+    def __init__(
+        self, model: Callable[..., Any], arguments: Arguments, has_strided_groups: bool = False
+    ) -> None:
         super().__init__()
         owner = getattr(model, "__self__", model)
         if isinstance(owner, torch.nn.Module):
@@ -76,6 +78,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
         # In a tuple, so that torch does not register a module a second time.
         self._call = (model,)
         self._arguments = arguments
+        self._has_strided_groups = has_strided_groups
         # torch.export restores attributes after the run, so this object is filled in place.
         self.recording = Recording()
 
@@ -93,7 +96,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
         ):
             args, keywords = self._arguments.replace(inputs)
             try:
-                with DeviceMode():
+                with DeviceMode(self._has_strided_groups):
                     made.result = self._call[0](*args, **keywords)
             except Exception as error:
                 made.error = error
@@ -120,6 +123,10 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
 class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
     """Rules of the IPU that differ from the CPU's: its device's name, parameters in half."""
 
+    def __init__(self, has_strided_groups: bool = False) -> None:
+        super().__init__()
+        self._has_strided_groups = has_strided_groups
+
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
@@ -136,6 +143,8 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
             return func(*args, **keywords)
         if func is torch.nn.functional.batch_norm:
             func = functools.partial(_batch_norm, func)
+        if func is torch.nn.functional.group_norm and self._has_strided_groups:
+            func = functools.partial(_group_strided, func)
         with placement.mark_operator():
             result = func(*args, **keywords)
         if isinstance(result, (torch.Tensor, tuple, list)):
@@ -198,6 +207,15 @@ def _batch_norm(
     if bias is not None:
         y = y + bias.reshape(shape)
     return y.to(x.dtype)
+
+
+def _group_strided(
+    func: Any, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Normalize groups of every num_groups-th channel: PopART's groupNormStridedChannelGrouping."""
+    order = torch.arange(x.shape[1]).reshape(-1, num_groups).T.reshape(-1)
+    parameters = [each if each is None else each[order] for each in (weight, bias)]
+    return func(x[:, order], num_groups, *parameters, eps)[:, torch.argsort(order)]
 
 
 @dataclass(frozen=True, slots=True)

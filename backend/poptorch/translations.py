@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto
 from poprt.passes import retype_floats
 
-from poptorch import axes, special_functions
+from poptorch import axes, graph_text, scatters, special_functions
 from poptorch.errors import Error
 
 INPUT_TYPES = frozenset(
@@ -54,13 +54,25 @@ def decompose(program: Any) -> Any:
     Args:
         program: A program of torch.export. It is returned as it is if it has none of them.
     """
+    graph_text.log_program("Initial dispatched graph:", program)
+    scatters.simplify_indices(program)
+    graph_text.log_program("Graph before PopART canonicalisation:", program)
     for node in program.graph.nodes:
         if node.target in _LOGICAL and node.meta["val"].dtype is torch.bool:
             node.target, node.kwargs = _LOGICAL[node.target], {}
-    targets = {node.target for node in program.graph.nodes} & DECOMPOSITIONS.keys()
+    targets = {_drop_inplace(node.target) for node in program.graph.nodes} & DECOMPOSITIONS.keys()
     if not targets:
         return program
     return program.run_decompositions({each: DECOMPOSITIONS[each] for each in targets})
+
+
+def _drop_inplace(operator: Any) -> Any:
+    """Return the operator without side effect that an operator becomes before decompositions."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None or not schema.name.endswith("_"):
+        return operator
+    packet = getattr(aten, schema.name.rpartition("::")[2].rstrip("_"), None)
+    return getattr(packet, schema.overload_name or "default", operator)
 
 
 def _decomposes(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -152,44 +164,10 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 @_decomposes(aten.scatter.src)
 def _scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
-    return _scatter_part(aten.scatter.src, x, dim, index, src)
-
-
-@_decomposes(aten.scatter_add.default)
-def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    return _scatter_part(aten.scatter_add.default, x, dim, index, src)
-
-
-def _scatter_part(operator: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
     """Scatter the part of the source that has the shape of the index, as torch does."""
     if index.shape == src.shape:
         return NotImplemented
-    return operator(x, dim, index, _take_part(src, index))
-
-
-def _take_part(src: Any, index: Any) -> Any:
-    for axis, size in enumerate(index.shape):
-        src = src.narrow(axis, 0, size)
-    return src
-
-
-@_decomposes(aten.scatter_reduce.two)
-def _scatter_reduce(
-    x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
-) -> Any:
-    """Divide a sum by a count for the mean, which torch's exporter takes for a sum."""
-    if reduce != "mean":
-        if index.shape == src.shape:
-            return NotImplemented
-        part = _take_part(src, index)
-        return aten.scatter_reduce.two(x, dim, index, part, reduce, include_self=include_self)
-    src = _take_part(src, index)
-    ones = torch.ones_like(src)
-    counts = torch.zeros_like(x).scatter_add(dim, index, ones)
-    start = x if include_self else torch.where(counts > 0, torch.zeros_like(x), x)
-    counts = counts + 1 if include_self else torch.clamp(counts, min=1)
-    total = start.scatter_add(dim, index, src)
-    return total / counts if x.dtype.is_floating_point else total // counts
+    return aten.scatter.src(x, dim, index, scatters.take_part(src, index))
 
 
 @_decomposes(aten.rrelu.default)
@@ -307,6 +285,7 @@ def _adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
 
 DECOMPOSITIONS.update(
     {
+        **scatters.DECOMPOSITIONS,
         aten.lgamma.default: special_functions.lgamma,
         aten.mvlgamma.default: special_functions.mvlgamma,
         aten.digamma.default: special_functions.digamma,

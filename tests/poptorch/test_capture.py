@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
+import poptorch  # noqa: E402
 from poptorch import arguments, control, ops  # noqa: E402
 from poptorch.capture import Captured, capture  # noqa: E402
 from poptorch.custom_ops import custom_op, register_op_body  # noqa: E402
@@ -105,6 +106,26 @@ def test_batch_norm_in_training_updates_its_statistics():
         atol=1e-5,
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_groups_of_group_norm_can_be_every_nth_channel(affine):
+    norm = torch.nn.GroupNorm(2, 6, affine=affine)
+    if affine:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    options = poptorch.Options()
+    options._Popart.set("groupNormStridedChannelGrouping", True)
+    x = torch.randn(3, 6, 5)
+    found = poptorch.inferenceModel(norm, options)(x)
+    centred = [each - each.mean((1, 2), keepdim=True) for each in (x[:, ::2], x[:, 1::2])]
+    scaled = [
+        each / (each.square().mean((1, 2), keepdim=True) + norm.eps).sqrt() for each in centred
+    ]
+    wanted = torch.stack(scaled, 2).reshape(3, 6, 5)
+    if affine:
+        wanted = wanted * norm.weight[:, None] + norm.bias[:, None]
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_half_activations_run_with_float_parameters():

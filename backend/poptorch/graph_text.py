@@ -1,0 +1,107 @@
+"""Captured graphs as PopTorch logs them at the level TRACE: an operator a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import onnx
+import torch
+from onnx import helper
+from simipu.operators import CHIP_DOMAIN
+
+from poptorch._logging import TRACE, logger
+
+_KINDS: Final = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Long",
+    "int32": "Int",
+    "int16": "Short",
+    "int8": "Char",
+    "uint8": "Byte",
+    "bool": "Bool",
+}
+"""TorchScript's names of types."""
+_MAX_TEXT: Final = 60
+"""Characters of an attribute; longer ones are lists of numbers."""
+
+
+def log_program(title: str, program: Any) -> None:
+    """Log a program of torch.export.
+
+    Args:
+        title: Line above it.
+        program: The program.
+    """
+    if logger.isEnabledFor(TRACE):
+        calls = [node for node in program.graph.nodes if node.op == "call_function"]
+        inputs = ", ".join(f"%{node.name}" for node in program.graph.nodes if node.op == _INPUT)
+        _log(title, inputs, (describe_call(node) for node in calls))
+
+
+_INPUT: Final = "placeholder"
+
+
+def log_graph(title: str, graph: onnx.GraphProto, operators: Iterable[onnx.NodeProto]) -> None:
+    """Log the operators of an ONNX graph as PopART's.
+
+    Args:
+        title: Line above it.
+        graph: The graph.
+        operators: Its nodes without constants.
+    """
+    if logger.isEnabledFor(TRACE):
+        inputs = ", ".join(f"%{each.name}" for each in graph.input)
+        _log(title, inputs, (_describe_node(node) for node in operators))
+
+
+def _log(title: str, inputs: str, lines: Iterable[str]) -> None:
+    text = "".join(f"  {line}\n" for line in lines)
+    logger.log(TRACE, "%s\ngraph(%s):\n%s", title, inputs, text)
+
+
+def describe_call(node: Any) -> str:
+    """Return the line of an operator of torch.
+
+    Args:
+        node: Its node in a program of torch.export.
+    """
+    values = node.meta.get("val")
+    values = values if isinstance(values, (tuple, list)) else [values]
+    kinds = ", ".join(_describe_value(each) for each in values)
+    schema = getattr(node.target, "_schema", None)
+    name = schema.name if schema is not None else getattr(node.target, "__name__", node.target)
+    arguments = [*node.args, *(f"{key}={each}" for key, each in node.kwargs.items())]
+    given = ", ".join(
+        f"%{each.name}" if isinstance(each, torch.fx.Node) else str(each) for each in arguments
+    )
+    return f"%{node.name} : {kinds} = {name}({given})"
+
+
+def _describe_value(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"{_KINDS.get(kind, kind)}({', '.join(map(str, value.shape))})"
+
+
+def _describe_node(node: onnx.NodeProto) -> str:
+    results = ", ".join(f"%{name}" for name in node.output if name)
+    given = ", ".join(f"%{name}" for name in node.input if name)
+    kept = [each for each in node.attribute if each.type not in (_GRAPH, _TENSOR)]
+    attributes = ", ".join(
+        f"{each.name}={_describe_attribute(helper.get_attribute_value(each))}" for each in kept
+    )
+    domain = node.domain if node.domain not in ("", CHIP_DOMAIN) else "popart"
+    return f"{results} = {domain}::{node.op_type.lower()}[{attributes}]({given})"
+
+
+def _describe_attribute(value: Any) -> str:
+    return (value.decode() if isinstance(value, bytes) else str(value))[:_MAX_TEXT]
+
+
+_GRAPH: Final = onnx.AttributeProto.GRAPH
+_TENSOR: Final = onnx.AttributeProto.TENSOR
