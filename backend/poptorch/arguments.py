@@ -11,7 +11,9 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -179,8 +181,21 @@ def bind(
 _ABSENT = object()
 
 
+_known_parameters: WeakKeyDictionary[Any, list[inspect.Parameter]] = WeakKeyDictionary()
+"""Parameters of methods, without the object's, by their functions: each call binds arguments."""
+
+
 def _read_parameters(forward: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function; builtins without a signature take any."""
+    if not isinstance(forward, MethodType) or not isinstance(forward.__func__, FunctionType):
+        return _inspect_parameters(forward)
+    known = _known_parameters.get(forward.__func__)
+    if known is None:
+        known = _known_parameters[forward.__func__] = _inspect_parameters(forward)
+    return known
+
+
+def _inspect_parameters(forward: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(forward).parameters.values())
     except ValueError:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from popart import AnchorReturnType
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import Direction, Stream
 
-from poptorch.steps import Steps
+from poptorch.steps import Batching
 
 INPUT, INPUT_COMPLETE, OUTPUT, OUTPUT_COMPLETE = (
     "input",
@@ -70,24 +71,26 @@ class Clock:
         return cls(before, compute, after, interval or before + compute + after)
 
 
-def count(clock: Clock, steps: Steps, num_inputs: int) -> Counters:
+def count(
+    clock: Clock, batching: Batching, kinds: Sequence[AnchorReturnType], num_inputs: int
+) -> Counters:
     """Return the counters of a call.
 
     Args:
         clock: Modelled seconds of an iteration.
-        steps: The call's rules.
+        batching: Iterations and replicas of the call.
+        kinds: Which iterations each output returns.
         num_inputs: Number of input tensors.
 
     Returns:
         The counters; replicas run at the same time.
     """
-    batching = steps.batching
     starts = [i * clock.interval_seconds for i in range(batching.iterations)]
     counters = make_empty(0, 0)
     given = [start for start in starts for _ in range(batching.replicas)]
     counters[INPUT] = [list(given) for _ in range(num_inputs)]
     counters[INPUT_COMPLETE] = [[each + clock.input_seconds for each in given]] * num_inputs
-    for kind in steps.kinds.values():
+    for kind in kinds:
         rows = kind.count(batching.iterations) or 1
         returned = starts[len(starts) // rows - 1 :: len(starts) // rows]
         ready = [

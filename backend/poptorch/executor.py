@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any, Final, NoReturn
 
@@ -64,7 +65,7 @@ class PoplarExecutor:
         self._options = options
         self._arguments: Arguments | None = None
         self._loaded: LoadedModel | None = None
-        self._counters = counters.make_empty()
+        self._count: Callable[[], Counters] = counters.make_empty
         self._compile_seconds: float | None = None
         self._seed = options.random_seed if options.exists("random_seed") else None
         self._has_run = False
@@ -214,9 +215,12 @@ class PoplarExecutor:
         self._has_run = True
         num_inputs = len(loaded.captured.inputs)
         if loaded.is_synthetic:
-            self._counters = counters.make_empty(num_inputs, len(loaded.steps.kinds))
+            self._count = partial(counters.make_empty, num_inputs, len(loaded.steps.kinds))
         else:
-            self._counters = counters.count(loaded.clock, loaded.steps, num_inputs)
+            kinds = tuple(loaded.steps.kinds.values())
+            self._count = partial(
+                counters.count, loaded.clock, loaded.steps.batching, kinds, num_inputs
+            )
         if self._logs_cycles():
             logger.debug("Total number of IPU cycles: %d", loaded.cycles)
 
@@ -353,7 +357,7 @@ class PoplarExecutor:
             Seconds by event ("input", "input_complete", "output", "output_complete"), tensor and
             iteration.
         """
-        return {event: [list(each) for each in found] for event, found in self._counters.items()}
+        return {event: [list(each) for each in found] for event, found in self._count().items()}
 
     def getHostIpuLatency(self) -> Latency:
         """Return least, most and mean seconds of the inputs' transfers, as modelled."""
@@ -372,7 +376,7 @@ class PoplarExecutor:
         return self._find_latency((counters.INPUT, min), (counters.OUTPUT_COMPLETE, max))
 
     def _find_latency(self, start: counters.Side, end: counters.Side) -> Latency:
-        return counters.find_latency(self._counters, start, end)
+        return counters.find_latency(self._count(), start, end)
 
     def getTensorNames(self) -> list[str]:
         """Return the names of all tensors of the compiled graph."""
