@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+httpclient = pytest.importorskip("tritonclient.http")
+
 import poptorch  # noqa: E402
-import tritonclient.http as httpclient  # noqa: E402
 from poplar_triton.serving.server import TritonServer  # noqa: E402
 from poptorch import files  # noqa: E402
 from triton_clients import infer  # noqa: E402
