@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -19,7 +19,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -107,7 +107,11 @@ TORCH ?=
 
 # PyTorch, 5 GB, in a separate environment; not part of CI. `make test-torch TORCH=torch==2.13.0` tests another version.
 test-torch: .venv/torch
-	.venv/torch/bin/python -m pytest -n 2 tests/poptorch tests/popdist
+	.venv/torch/bin/python -m pytest -n 2 tests/poptorch tests/popdist --ignore tests/poptorch/test_served.py
+
+# BERT-base and ResNet-50 through PopTorch on a real server; not part of CI.
+test-torch-server: .venv/torch/conformance
+	.venv/torch/bin/python -m pytest -n 0 tests/poptorch/test_served.py
 
 BULK_ROWS ?= 1000000
 BULK_ROUNDS ?= 3
