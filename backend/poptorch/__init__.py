@@ -16,6 +16,7 @@ except ImportError as error:
 from popart import __version__ as __version__
 
 from poptorch import _impl as _impl
+from poptorch import _poplar_executor as _poplar_executor
 from poptorch import autocasting as autocasting
 from poptorch import optim as optim
 from poptorch import poptorch_core as poptorch_core

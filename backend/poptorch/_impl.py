@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from poptorch.errors import Error
 from poptorch.tracing import isRunningOnIpu
 
@@ -14,3 +16,21 @@ def isDispatchTracing() -> bool:
 def createPoptorchError(msg: str) -> Error:
     """Return an error of PopTorch."""
     return Error(msg)
+
+
+def unwrapModelIfNecessary(model: Any) -> None:
+    """Accept a module whose parameters become plain: here they always are.
+
+    Args:
+        model: The module.
+    """
+    del model
+
+
+def rewrapModelIfNecessary(model: Any) -> None:
+    """Accept a module whose parameters belong to an executor again: here they always do.
+
+    Args:
+        model: The module.
+    """
+    del model

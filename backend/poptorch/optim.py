@@ -40,7 +40,7 @@ class VariableAttributes:
         )
 
 
-class _PopOptimizer:
+class Optimizer:
     """What PopTorch's optimizers add to torch's: settings by name in each group of parameters."""
 
     defaults: dict[str, Any]
@@ -61,7 +61,7 @@ class _PopOptimizer:
         self.variable_attrs = VariableAttributes(allowed, allowed)
 
 
-class SGD(torch.optim.SGD, _PopOptimizer):  # type: ignore[misc] # torch may be absent
+class SGD(torch.optim.SGD, Optimizer):  # type: ignore[misc] # torch may be absent
     """Stochastic gradient descent."""
 
     def __init__(
@@ -103,7 +103,7 @@ class SGD(torch.optim.SGD, _PopOptimizer):  # type: ignore[misc] # torch may be 
         self.use_combined_accum = use_combined_accum
 
 
-class Adam(torch.optim.Adam, _PopOptimizer):  # type: ignore[misc] # torch may be absent
+class Adam(torch.optim.Adam, Optimizer):  # type: ignore[misc] # torch may be absent
     """Adam."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Adam(torch.optim.Adam, _PopOptimizer):  # type: ignore[misc] # torch may b
         )
 
 
-class AdamW(torch.optim.AdamW, _PopOptimizer):  # type: ignore[misc] # torch may be absent
+class AdamW(torch.optim.AdamW, Optimizer):  # type: ignore[misc] # torch may be absent
     """Adam with decoupled weight decay."""
 
     def __init__(
@@ -161,7 +161,7 @@ class AdamW(torch.optim.AdamW, _PopOptimizer):  # type: ignore[misc] # torch may
         )
 
 
-class RMSprop(torch.optim.RMSprop, _PopOptimizer):  # type: ignore[misc] # torch may be absent
+class RMSprop(torch.optim.RMSprop, Optimizer):  # type: ignore[misc] # torch may be absent
     """RMSprop."""
 
     def __init__(
@@ -190,7 +190,7 @@ class RMSprop(torch.optim.RMSprop, _PopOptimizer):  # type: ignore[misc] # torch
         self.use_tf_variant = use_tf_variant
 
 
-class LAMB(torch.optim.Optimizer, _PopOptimizer):  # type: ignore[misc] # torch may be absent
+class LAMB(torch.optim.Optimizer, Optimizer):  # type: ignore[misc] # torch may be absent
     """Layer-wise adaptive moments."""
 
     def __init__(

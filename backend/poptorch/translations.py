@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -60,7 +61,8 @@ def decompose(program: Any) -> Any:
     for node in program.graph.nodes:
         if node.target in _LOGICAL and node.meta["val"].dtype is torch.bool:
             node.target, node.kwargs = _LOGICAL[node.target], {}
-    targets = {_drop_inplace(node.target) for node in program.graph.nodes} & DECOMPOSITIONS.keys()
+    nodes = [node for node in program.graph.nodes if not _is_plain(node)]
+    targets = {_drop_inplace(node.target) for node in nodes} & DECOMPOSITIONS.keys()
     if not targets:
         return program
     return program.run_decompositions({each: DECOMPOSITIONS[each] for each in targets})
@@ -75,12 +77,65 @@ def _drop_inplace(operator: Any) -> Any:
     return getattr(packet, schema.overload_name or "default", operator)
 
 
+def _is_plain(node: Any) -> bool:
+    """Return whether torch's exporter translates a node of DECOMPOSITIONS correctly as it is."""
+    if node.target is aten.rsub.Scalar:
+        return bool(node.args[0].meta["val"].dtype is node.meta["val"].dtype)
+    if node.target is aten.squeeze.dim:
+        return bool(node.args[0].meta["val"].dim() != node.meta["val"].dim())
+    return False
+
+
 def _decomposes(*operators: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         DECOMPOSITIONS.update(dict.fromkeys(operators, function))
         return function
 
     return register
+
+
+@_decomposes(aten.split.Tensor)
+def _split(x: Any, split_size: int, dim: int = 0) -> Any:
+    """Slice a tensor: torch's exporter makes a sequence of tensors, which the IPU does not have."""
+    length = x.shape[dim]
+    starts = range(0, max(length, 1), max(split_size, 1))
+    return [x.narrow(dim, start, min(split_size, length - start)) for start in starts]
+
+
+@_decomposes(aten.split_with_sizes.default)
+def _split_with_sizes(x: Any, split_sizes: Sequence[int], dim: int = 0) -> Any:
+    ends = itertools.accumulate(split_sizes)
+    pairs = zip(split_sizes, ends, strict=True)
+    return [x.narrow(dim, end - size, size) for size, end in pairs]
+
+
+@_decomposes(aten.chunk.default)
+def _chunk(x: Any, chunks: int, dim: int = 0) -> Any:
+    return _split(x, -(-x.shape[dim] // chunks), dim)
+
+
+@_decomposes(aten.tensor_split.sections)
+def _tensor_split(x: Any, sections: int, dim: int = 0) -> Any:
+    """Split into parts of which the first ones are longer by one, if they cannot be equal."""
+    size, longer = divmod(x.shape[dim], sections)
+    return _split_with_sizes(x, [size + (place < longer) for place in range(sections)], dim)
+
+
+@_decomposes(aten.unbind.int)
+def _unbind(x: Any, dim: int = 0) -> Any:
+    return [x.select(dim, place) for place in range(x.shape[dim])]
+
+
+@_decomposes(aten.rsub.Scalar)
+def _rsub(x: Any, other: Any, alpha: Any = 1) -> Any:
+    """Subtract from a number of another type, which torch's exporter fails to promote."""
+    return x * -alpha + other
+
+
+@_decomposes(aten.squeeze.dim)
+def _squeeze(x: Any, dim: int) -> Any:
+    """Remove a dimension of one element; torch keeps any other, and ONNX rejects it."""
+    return x.select(dim, 0) if x.dim() and x.shape[dim] == 1 else x.view(x.shape)
 
 
 @_decomposes(aten.cdist.default)

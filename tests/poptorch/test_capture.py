@@ -200,6 +200,8 @@ def test_a_buffer_that_is_removed_or_rebound_is_an_error(remove, text):
         lambda x: torch.nn.functional.adaptive_max_pool1d(x[None], 3),
         lambda x: torch.nn.functional.rrelu(x),
         lambda x: torch.hypot(x, 2 * x),
+        lambda x: 1.5 - (x > 0).long(),
+        lambda x: (x.squeeze(1), x[:, :1].squeeze(1)),
         lambda x: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]), x),
         *(
             lambda x, given=given: torch.nn.functional.cross_entropy(x, LABELS, **given)
@@ -215,6 +217,24 @@ def test_a_buffer_that_is_removed_or_rebound_is_an_error(remove, text):
 )
 def test_operators_without_an_onnx_form_are_translated(function):
     assert_same(function, torch.randn(4, 5))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.split(x, 3, 1),
+        lambda x: torch.split(x, [1, 3, 1], 1),
+        lambda x: torch.chunk(x, 2, -1),
+        lambda x: torch.tensor_split(x, 3, 1),
+        lambda x: torch.unbind(x, 1),
+    ],
+)
+def test_parts_of_a_tensor_are_slices_and_no_sequence_of_tensors(function):
+    x = torch.arange(20.0).reshape(4, 5)
+    captured, found, _ = run(function, x)
+    torch.testing.assert_close(found, function(x))
+    kinds = {each.op_type for each in captured.model.graph.node}
+    assert not {each for each in kinds if "Sequence" in each}
 
 
 def test_windows_start_where_a_tensor_says_and_wrap_around():

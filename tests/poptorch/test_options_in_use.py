@@ -97,3 +97,9 @@ def test_the_captured_model_can_be_written_as_onnx(tmp_path, monkeypatch):
     monkeypatch.setenv("POPTORCH_EXPORT_PROTO_FILE", str(path))
     poptorch.inferenceModel(lambda x: x + 1)(torch.ones(1))
     assert [each.name for each in onnx.load(path).graph.input] == ["input"]
+
+
+def test_optimizers_have_a_common_base_for_annotations():
+    parameters = [torch.nn.Parameter(torch.ones(1))]
+    assert isinstance(poptorch.optim.AdamW(parameters), poptorch.optim.Optimizer)
+    assert poptorch._poplar_executor.PoplarExecutor is poptorch.PoplarExecutor

@@ -1,0 +1,7 @@
+"""The executor under the real module's name, which scripts name in type annotations."""
+
+from __future__ import annotations
+
+from poptorch.executor import PoplarExecutor
+
+__all__ = ["PoplarExecutor"]
