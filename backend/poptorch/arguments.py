@@ -88,6 +88,11 @@ class Arguments:
     variadic_name: str
     keywords: dict[str, Any]
 
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Values of the parameters that can be passed by position, as the real class has them."""
+        return (*self.positional.values(), *self.variadic)
+
     def iter_tensors(self) -> Iterator[tuple[str, Any]]:
         """Return the names and tensors, flattened in the order of the parameters."""
         for name, value in self._iter_values():

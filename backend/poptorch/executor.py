@@ -86,6 +86,11 @@ class PoplarExecutor:
         return self._user_model
 
     @property
+    def _executable_inputs(self) -> Arguments | None:
+        """Arguments that the module is compiled for; optimum-graphcore reads this name."""
+        return self._arguments
+
+    @property
     def options(self) -> Options:
         """The options."""
         return self._options

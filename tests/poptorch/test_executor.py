@@ -44,6 +44,13 @@ def test_a_call_returns_what_the_module_returns_on_the_cpu(linear):
     assert model.isAttachedToDevice()
 
 
+def test_a_compiled_executor_knows_the_batch_that_it_is_compiled_for(linear):
+    model = poptorch.inferenceModel(linear)
+    assert not model._executable_inputs
+    model.compile(input=torch.randn(8, 3))
+    assert model._executable_inputs.args[0].shape[0] == 8
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_each_output_mode_returns_its_iterations(linear, replicas):
     x = torch.randn(NUM_ITERATIONS * replicas * 2, 3)
