@@ -422,11 +422,21 @@ def lower_model(
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:
-    """Return the weights that ONNX Runtime can read in place, for every node that reads them."""
-    mappable = {tensor.name for tensor in graph.initializer}
+    """Return the weights that ONNX Runtime can read in place, for every node that reads them.
+
+    Its optimiser computes a node whose inputs are all constant, and looks for their values in the
+    graph.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    mappable = set(constants)
     for node in graph.node:
-        if node.domain != KERNELS and not operator_of(node).reads_mapped_weights:
-            mappable.difference_update(iter_reads(node))
+        reads = set(iter_reads(node))
+        is_constant = reads <= constants
+        if is_constant:
+            constants.update(node.output)
+        reads_in_place = node.domain == KERNELS or operator_of(node).reads_mapped_weights
+        if is_constant or not reads_in_place:
+            mappable -= reads
     return mappable
 
 

@@ -433,3 +433,33 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
     }
     assert {name: array[0, 0] for name, array in inlined.items()} == {"both": 1, "captured": 2}
     assert model.SerializeToString(deterministic=True) == before
+
+
+def test_weights_that_onnx_runtime_reads_while_it_loads_are_in_the_graph():
+    """A lookup of constant places depends on no input, so the optimiser computes it."""
+    from simipu import GraphOptions
+    from simipu.computed import OrtGraph, lower_model
+
+    places = numpy_helper.from_array(np.array([1, 0]), "places")
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Gather", ["table", "places"], ["rows"]),
+                helper.make_node("MatMul", ["x", "alone"], ["product"]),
+                helper.make_node("Add", ["product", "rows"], ["y"]),
+            ],
+            "main",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])],
+            [places, weight_of_file("table", 2, 2), weight_of_file("alone", 2, 2)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    x, table = np.float32([[1, 2], [3, 4]]), np.float32([[5, 6], [7, 8]])
+    lowered, mapped = lower_model(model, {"table": table, "alone": x}, None)
+    assert mapped.keys() == {"alone"}
+    graph = OrtGraph(lowered.SerializeToString(), mapped, GraphOptions())
+    (found,) = graph.run(["y"], {"x": x})
+    graph.close()
+    np.testing.assert_array_equal(found, x @ x + table[[1, 0]])
