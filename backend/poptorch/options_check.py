@@ -18,8 +18,8 @@ _IGNORED: Final = {"patterns_level", "anchored_tensors", "available_memory_propo
 """Entries that PopTorch reads itself."""
 _KINDS: Final = {bool: "bool", int: "integer", float: "float", str: "string"}
 _PREFIX: Final = "location_"
-_EXTRA: Final = frozenset({"enableExplicitIR"})
-"""Names that PopART takes as a method."""
+_EXTRA: Final = frozenset({"enableExplicitIR", "saveInitializersToFile"})
+"""Names that are no field of PopART's options: a method, and a file for weights of huge graphs."""
 
 
 def validate_options(values: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -145,6 +145,7 @@ def test_a_wrong_environment_is_named(text, monkeypatch):
 def test_unknown_names_and_types_of_popart_options_are_rejected():
     options = poptorch.Options().outputMode(poptorch.OutputMode.All)
     options._Popart.set("batchSerializationSettings.factor", 1)
+    options._Popart.set("saveInitializersToFile", "weights.onnx")
     poptorch.poptorch_core._validateOptions(options.toDict())
     options._Popart.set("wibble", True)
     with pytest.raises(poptorch.Error, match="Unknown bool option wibble for value True"):
