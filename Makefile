@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -19,7 +19,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -143,6 +143,10 @@ conformance-poptorch: .venv/torch/conformance
 poptransformer: .venv/torch/conformance
 	@test -n "$(POPTRANSFORMER)" || { echo "requires a checkout of graphcore/PopTransformer: make poptransformer POPTRANSFORMER=../PopTransformer"; exit 2; }
 	.venv/torch/bin/python benchmarks/poptransformer_models.py $(POPTRANSFORMER)
+
+# Small models of transformers through poptorch, beside PyTorch; optimum-graphcore's too where it is installed. Not part of CI.
+poptorch-programs: .venv/torch/conformance
+	.venv/torch/bin/python benchmarks/poptorch_programs.py $(PROGRAMS_OPTIONS)
 
 FUZZ_SECONDS ?= 600
 
