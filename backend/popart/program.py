@@ -50,7 +50,7 @@ RANDOM_TYPES: Final = frozenset(
 )
 """Operators that draw. Each node has a stream of its own, which goes on from run to run."""
 _MAX_SEED: Final = 1 << 24
-"""Seeds are attributes in float, which holds whole numbers up to this one."""
+"""Seeds are attributes in float, but for Dropout; float holds whole numbers up to this one."""
 
 
 class DeviceProgram:
@@ -71,7 +71,8 @@ class DeviceProgram:
         self.weights: dict[str, Array] = dict(executable.weights)
         """Values that the device has, of the weights that are streamed."""
         self._model = onnx.ModelProto.FromString(main.graph)
-        self._is_random = draws(self._model.graph)
+        self.is_random = draws(self._model.graph)
+        """Whether an operator draws."""
         self._engine: Engine | None = None
 
     def load(self, seed: int) -> None:
@@ -86,7 +87,7 @@ class DeviceProgram:
         if self._engine is not None:
             self._engine.unload()
         executable = self._given.executable
-        if self._is_random:
+        if self.is_random:
             programs = tuple(
                 replace(each, graph=self._seed_graph(seed)) if each.index == MAIN_PROGRAM else each
                 for each in executable.programs
@@ -189,17 +190,23 @@ class DeviceProgram:
     def _seed_graph(self, seed: int) -> bytes:
         """Return the graph with a seed in each node that draws, made of the session's and its
         number."""
-        drawing = [node for node in iter_nodes(self._model.graph) if node.op_type in RANDOM_TYPES]
+        drawing = [node for node in iter_nodes(self._model.graph) if _draws(node)]
         for number, node in enumerate(drawing):
             digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
-            value = float(int.from_bytes(digest[:8], "little") % _MAX_SEED)
-            set_attribute(node, "seed", value)
+            value = int.from_bytes(digest[:8], "little") % _MAX_SEED
+            set_attribute(node, "seed", value if node.op_type == "Dropout" else float(value))
         return bytes(self._model.SerializeToString(deterministic=True))
 
 
 def draws(graph: onnx.GraphProto) -> bool:
     """Return whether an operator of a graph draws."""
-    return any(node.op_type in RANDOM_TYPES for node in iter_nodes(graph))
+    return any(_draws(node) for node in iter_nodes(graph))
+
+
+def _draws(node: onnx.NodeProto) -> bool:
+    """Return whether a node draws; Dropout does if it has the input `training_mode`."""
+    is_dropout = node.op_type == "Dropout" and len(node.input) == 3  # noqa: PLR2004
+    return is_dropout or node.op_type in RANDOM_TYPES
 
 
 def _select(streams: Sequence[Stream], direction: Direction) -> list[Stream]:

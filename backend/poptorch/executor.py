@@ -7,6 +7,7 @@ runs the device's steps, and rebuilds what `forward` returned.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ class PoplarExecutor:
         self._compile_seconds: float | None = None
         self._seed = options.random_seed if options.exists("random_seed") else None
         self._has_run = False
+        self._has_drawn = False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_user_model":
@@ -160,14 +162,14 @@ class PoplarExecutor:
         Args:
             filename: Path of the file, or of a folder that gets `model.poptorch`.
             export_model: Whether poptorch.load can make the module again from the file.
-            save_rng_state: Whether to write the random seed.
+            save_rng_state: Whether to write the state of the random numbers.
 
         Raises:
             Error: If the module is not compiled, or the file cannot be written.
         """
         loaded = self._require_compiled()
         data = PoptorchData(__version__, self._arguments, self._options)
-        data.random_seed = self._seed if save_rng_state else None
+        data.random_seed = self.rng_state[0] if save_rng_state else None
         if export_model:
             data.training, data.model = False, self._user_model
         files.save(loaded, data, filename)
@@ -206,7 +208,8 @@ class PoplarExecutor:
         loaded = prepare(self._user_model, given, self._options, executable)
         if self._options.connection_type is not ConnectionType.Never and loaded.device.isAttached:
             loaded.load(self._find_seed())
-        self._arguments, self._loaded, self._has_run = given, loaded, False
+        self._arguments, self._loaded = given, loaded
+        self._has_run = self._has_drawn = False
         self._compile_seconds = time.monotonic() - start
         POST_COMPILE.call()
 
@@ -215,9 +218,28 @@ class PoplarExecutor:
             self._seed = secrets.randbits(_MAX_SEED_BITS)
         return int(self._seed)
 
+    @property
+    def rng_state(self) -> list[int]:
+        """State of the random numbers: a seed.
+
+        Reading it after a run begins the numbers anew from the next seed. Those that follow are
+        therefore drawn again whenever the state is set to what was read.
+        """
+        self._require_compiled()
+        if self._has_drawn:
+            digest = hashlib.sha256(str(self._find_seed()).encode()).digest()
+            self.rng_state = [int.from_bytes(digest[:8], "little") >> (64 - _MAX_SEED_BITS)]
+        return [self._find_seed()]
+
+    @rng_state.setter
+    def rng_state(self, state: Sequence[int]) -> None:
+        loaded = self._require_compiled()
+        self._seed, self._has_drawn = int(state[0]), False
+        loaded.restart_random(self._seed)
+
     def _note_run(self, loaded: LoadedModel) -> None:
         """Note the modelled time of a call that has ended."""
-        self._has_run = True
+        self._has_run = self._has_drawn = True
         num_inputs = len(loaded.captured.inputs)
         if loaded.is_synthetic:
             self._count = partial(counters.make_empty, num_inputs, len(loaded.steps.kinds))

@@ -161,6 +161,12 @@ class LoadedModel:
         with poplar_errors():
             self.program.load(seed)
 
+    def restart_random(self, seed: int) -> None:
+        """Begin the random streams anew, if the program has any; weights and state stay."""
+        if self.program.is_random and self.program.is_loaded:
+            with poplar_errors():
+                self.program.load(seed)
+
     def detach(self) -> None:
         """Unload the program and release its device."""
         self.program.unload()

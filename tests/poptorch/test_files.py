@@ -83,6 +83,23 @@ def test_a_loaded_model_answers_as_the_one_that_was_saved(tmp_path, x):
     assert torch.equal(poptorch.load(path, lambda options: options.randomSeed(3))(x), model(x))
 
 
+def test_a_loaded_model_draws_on_as_the_one_that_was_saved(tmp_path):
+    path, x = tmp_path / "dropout.popef", torch.ones(4, 16)
+    model = poptorch.inferenceModel(torch.nn.Dropout(0.5).train())
+    model.compile(x)
+    earlier = model(x)
+    model.save(path)
+    state = model.rng_state
+    following = [model(x) for _ in range(2)]
+    assert not torch.equal(earlier, following[0])
+    assert not torch.equal(*following)
+    model.rng_state = state
+    loaded = poptorch.load(path)
+    for expected in following:
+        assert torch.equal(model(x), expected)
+        assert torch.equal(loaded(x), expected)
+
+
 def test_a_file_without_its_model_needs_the_model_to_be_wrapped(tmp_path, x):
     module = Scale()
     model = poptorch.inferenceModel(module)
