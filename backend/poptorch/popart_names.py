@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import onnx
+from onnxgraph import iter_nodes
 from popart import reports
 
 from poptorch import placement, scopes
@@ -70,6 +71,7 @@ def name_operators(
     Returns:
         The places of the operators by the tensors that they make.
     """
+    _drop_copies(graph)
     taken: Counter[str] = Counter()
     names: dict[str, str] = {}
     placed: dict[str, Placement] = {}
@@ -134,6 +136,23 @@ def serialize_ir(graph: onnx.GraphProto) -> str:
 
 def _read_notes(node: onnx.NodeProto) -> dict[str, str]:
     return {each.key: each.value for each in node.metadata_props}
+
+
+def _drop_copies(graph: onnx.GraphProto) -> None:
+    """Drop copies of operators' results: PopTorch has no operator for `contiguous`."""
+    made: set[str] = set()
+    originals: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type == "Identity" and node.input[0] in made:
+            originals[node.output[0]] = originals.get(node.input[0], node.input[0])
+        made.update(node.output)
+    kept = [node for node in graph.node if node.output[0] not in originals]
+    del graph.node[:]
+    graph.node.extend(kept)
+    for node in iter_nodes(graph):
+        node.input[:] = [originals.get(name, name) for name in node.input]
+    for output in graph.output:
+        output.name = originals.get(output.name, output.name)
 
 
 def _find_scope(notes: Mapping[str, str]) -> str:

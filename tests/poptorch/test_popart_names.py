@@ -108,6 +108,15 @@ def test_a_shape_that_changes_is_called_reshape_as_in_poptorch():
     assert names == ["Add:0", "Reshape:0", "Reshape:0/1", "Reshape:0/2"]
 
 
+def test_a_copy_of_a_result_is_no_operator():
+    class Halves(torch.nn.Module):
+        def forward(self, x):
+            first, second = (x + 1).split(1, -1)
+            return first.squeeze(-1).contiguous(), second.squeeze(-1).clone()
+
+    assert name_outputs(Halves(), torch.ones(3, 2))[-2:] == ["Reshape:0", "Reshape:0/1"]
+
+
 def test_scopes_that_hooks_push_come_before_the_module_that_is_entered():
     """graphcore/examples' ResNet is served as fc/fc/model/fc/fc/Gemm:0 because of such hooks."""
 
