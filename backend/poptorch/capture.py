@@ -158,6 +158,7 @@ def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
 
 def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
     """Return the ONNX model, and the program of the operators that it was written from."""
+    popart_names.drop_other_marks(program)
     try:
         with share_operators(), torch.fx.traceback.preserve_node_meta():
             made = torch.onnx.export(

@@ -30,6 +30,19 @@ _USER: Final = "user"
 """Name of the user's module within the module that is exported."""
 
 
+def drop_other_marks(program: Any) -> None:
+    """Drop torch's own marks of operators: those of loops differ when torch traces them again.
+
+    Args:
+        program: The program of torch.export, which is changed.
+    """
+    ours = (placement.MARK, scopes.MARK)
+    for node in program.graph.nodes:
+        marks = node.meta.get("custom")
+        if marks:
+            node.meta["custom"] = {key: marks[key] for key in ours if key in marks}
+
+
 def find_places(program: Any) -> dict[str, Placement]:
     """Return the places that operators of an exported program were marked with, by their names.
 
