@@ -20,6 +20,7 @@ from popart.compilation import (
 from popart.dataflow import DataFlow, InputShapeInfo
 from popart.devices import DeviceInfo
 from popart.errors import OutOfMemoryException, popart_exception
+from popart.ir_log import log_model
 from popart.lowering import (
     EffectKind,
     Joined,
@@ -103,6 +104,7 @@ class Ir:
         lowered = _lower(model, flow, shapes, options, split)
         joined = _join(model, lowered, options, split)
         virtual_graphs.check_depth(model, options, flow.batchesPerStep())
+        log_model(lowered.model)
         compiled = compile_model(
             lowered.model,
             [*flow.anchors(), *lowered.effects],

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+from datetime import datetime, timezone
 from typing import Final
 
 _LEVELS: Final = {
@@ -23,6 +25,10 @@ _LEVELS: Final = {
 """Levels by PopART's names. As there, an unknown name means OFF."""
 
 
+TRACE: Final = _LEVELS["TRACE"]
+_LETTERS: Final = {TRACE: "T"}
+
+
 class _StderrHandler(logging.Handler):
     """Handler that writes to the current sys.stderr, which may be replaced later."""
 
@@ -31,11 +37,27 @@ class _StderrHandler(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
+class _Formatter(logging.Formatter):
+    """Format `2026-01-31T10:20:30.123456Z popart:ir 12.34 D: message`, as PopART does.
+
+    The numbers are the process and the thread; the letter is the first one of the level.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        created = datetime.fromtimestamp(record.created, timezone.utc)
+        time = created.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        module = record.name.replace(".", ":")
+        level = _LETTERS.get(record.levelno, record.levelname[:1])
+        ids = f"{record.process}.{threading.get_native_id()}"
+        return f"{time} {module} {ids} {level}: {record.getMessage()}"
+
+
 def _root() -> logging.Logger:
     root = logging.getLogger("popart")
     if not any(isinstance(handler, _StderrHandler) for handler in root.handlers):
         handler = _StderrHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s:%(levelname)s %(message)s"))
+        handler.setFormatter(_Formatter())
         root.addHandler(handler)
         root.setLevel(_find_level(os.environ.get("POPART_LOG_LEVEL", "WARN")))
         root.propagate = False

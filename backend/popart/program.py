@@ -8,6 +8,7 @@ modelled time is that of replicas in parallel.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -35,9 +36,11 @@ from popart.errors import (
     poplar_runtime_error,
     poplar_system_runtime_error,
 )
+from popart.logger import TRACE
 from popart.lowering import Effect
 from popef._tools.arrays import Array
 
+_log = logging.getLogger("popart.devicex")
 RANDOM_TYPES: Final = frozenset(
     {
         "RandomNormal",
@@ -93,6 +96,7 @@ class DeviceProgram:
                 for each in executable.programs
             )
             executable = replace(executable, programs=programs)
+        _log.log(TRACE, "Loading the engine of %s", executable.target.name)
         options = GraphOptions(limit_seconds=host_sync_timeout_seconds())
         self._engine = Engine(executable, Device(executable.target), graph_options=options)
         try:

@@ -18,7 +18,15 @@ import numpy as np
 import onnx
 import torch
 
-from poptorch import bodies, graph_text, grouping, popart_names, popart_nodes, translations
+from poptorch import (
+    bodies,
+    graph_text,
+    grouping,
+    popart_ir,
+    popart_names,
+    popart_nodes,
+    translations,
+)
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
 from poptorch.exporter import share_operators
@@ -187,7 +195,7 @@ def _finish(
     made: Recording = recorder.recording
     graph = model.graph
     translations.narrow_bfloat16(model)
-    ir = popart_names.serialize_ir(graph)
+    ir = popart_ir.serialize(graph)
     popart_nodes.lower_nodes(model)
     bodies.lower_marks(model)
     _separate_outputs(graph)
@@ -196,6 +204,7 @@ def _finish(
     weights = _find_weights(graph, recorder)
     rename_tensors(graph, renamed | weights)
     _move_state(graph, made.buffers)
+    graph_text.log_weights(graph, inputs)
     names = [each.name for each in graph.output]
     results, rest = names[: made.outputs], iter(names[made.outputs :])
     state = [State(path, next(rest), buffer=path) for path in made.buffers]

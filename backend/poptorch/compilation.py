@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import popart
 from popart.compilation import Compiled, confirm, make_compiler_options
+from popart.ir_log import log_model
 from poprt import Compiler, CompilerOptions
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import CompileError, OutOfMemoryError
@@ -18,6 +19,7 @@ from simipu.placement import Place, place_nodes
 from poptorch._logging import logger
 from poptorch.errors import Error
 from poptorch.placement import Placement
+from poptorch.progress import show_progress
 from poptorch.strategies import PipelinedExecution
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ def compile_model(
     _add_anchors(model.graph, options)
     _give_output(model.graph)
     outputs = [each.name for each in model.graph.output]
+    log_model(model)
     settings = make_session_options(options, num_ipus)
     batches = options.device_iterations
     if num_ipus > 1:
@@ -97,7 +100,9 @@ def compile_model(
             chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
         )
         if executable is None:
-            executable = _compile(captured, outputs, chosen)
+            with show_progress(options.shows_progress_bar) as report:
+                shown = replace(chosen, compilation_progress_logger=report)
+                executable = _compile(captured, outputs, shown)
         else:
             _check_streams(executable, captured)
     except (popart.popart_exception, CompileError, OutOfMemoryError) as error:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from poptorch.options import Options
 
 WAIT_VARIABLE: Final = "POPTORCH_WAIT_FOR_IPU"
+_MODEL_VARIABLES: Final = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 _WAIT_SECONDS: Final = 15.0
 """Interval between two attempts to attach while IPUs are awaited."""
 _CONNECTIONS: Final = {
@@ -67,6 +68,7 @@ def find_device(options: Options, num_ipus: int) -> DeviceInfo:
     if options.connection_type is ConnectionType.Never:
         version = f"ipu{options.ipu_version}" if options.exists("ipu_version") else "ipu2"
         return manager.createOfflineIPUDevice({"numIPUs": num_ipus, "ipuVersion": version})
+    _log_model(options)
     if uses_ipu_model(options):
         return manager.createIpuModelDevice({"numIPUs": num_ipus, **_model_options()})
     attached = options.connection_type is ConnectionType.Always
@@ -81,7 +83,20 @@ def uses_ipu_model(options: Options) -> bool:
     """Return whether a model runs on an IPU model; options come before the environment."""
     if options.exists("use_model"):
         return bool(options.use_model)
-    return read_flag("POPTORCH_IPU_MODEL") or read_flag("POPTORCH_SMALL_IPU_MODEL")
+    return any(map(read_flag, _MODEL_VARIABLES))
+
+
+def _log_model(options: Options) -> None:
+    """Log who chose between the IPU model and IPUs."""
+    names = [name for name in _MODEL_VARIABLES if name in os.environ]
+    if options.exists("use_model"):
+        source = "the user configuration"
+    elif names:
+        source = f"the environment variable {names[0]}"
+    else:
+        return
+    chosen = "Enabled" if uses_ipu_model(options) else "Disabled"
+    logger.info("From %s: Ipu model: %s", source, chosen)
 
 
 def _model_options() -> dict[str, str | int]:

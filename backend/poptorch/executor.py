@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from poptorch import (
     devices,
     files,
     placement,
+    popart_ir,
 )
 from poptorch._logging import logger
 from poptorch._poptorch_data import CallInputs, PoptorchData
@@ -211,6 +213,8 @@ class PoplarExecutor:
         self._arguments, self._loaded = given, loaded
         self._has_run = self._has_drawn = False
         self._compile_seconds = time.monotonic() - start
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("Popart IR: %s", self._debugGetPopartIR())
         POST_COMPILE.call()
 
     def _find_seed(self) -> int:
@@ -440,7 +444,8 @@ class PoplarExecutor:
 
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the captured graph in PopART's types by graph, as JSON."""
-        return self._require_compiled().captured.ir
+        options = self._options._Popart.options  # noqa: SLF001
+        return popart_ir.add_partials(self._require_compiled().captured.ir, options)
 
 
 def _write_back(tensors: Sequence[torch.Tensor], written: dict[int, torch.Tensor]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import onnx
@@ -56,6 +57,33 @@ def log_graph(title: str, graph: onnx.GraphProto, operators: Iterable[onnx.NodeP
     if logger.isEnabledFor(TRACE):
         inputs = ", ".join(f"%{each.name}" for each in graph.input)
         _log(title, inputs, (_describe_node(node) for node in operators))
+
+
+def log_weights(graph: onnx.GraphProto, inputs: Collection[str]) -> None:
+    """Log the module's tensors with their types.
+
+    Args:
+        graph: The graph.
+        inputs: Its inputs that stand for arguments of a call; the others are buffers.
+    """
+    if not logger.isEnabledFor(TRACE):
+        return
+    held = {each.name: _describe_type(each.data_type, each.dims) for each in graph.initializer}
+    for each in graph.input:
+        if each.name not in inputs:
+            kind = each.type.tensor_type
+            shape = [size.dim_value for size in kind.shape.dim]
+            held[each.name] = _describe_type(kind.elem_type, shape)
+    for index, (name, text) in enumerate(held.items()):
+        logger.log(TRACE, "%%%d : %s -> %s", index, text, name)
+
+
+def _describe_type(elem_type: int, shape: Sequence[int]) -> str:
+    """Return the type of a dense tensor in TorchScript's form."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    kind = helper.tensor_dtype_to_np_dtype(elem_type).name
+    dims = "".join(f"{size}, " for size in shape)
+    return f"{_KINDS.get(kind, kind)}({dims}strides={strides}, requires_grad=0, device=ipu:0)"
 
 
 def _log(title: str, inputs: str, lines: Iterable[str]) -> None:

@@ -8,14 +8,12 @@ taken. Served models have these names.
 from __future__ import annotations
 
 import ast
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import onnx
 from onnxgraph import iter_nodes
-from popart import reports
 
 from poptorch import placement, scopes
 from poptorch._logging import logger
@@ -134,17 +132,6 @@ def list_operators(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         graph: The graph.
     """
     return [node for node, _ in iter_places(graph, {})]
-
-
-def serialize_ir(graph: onnx.GraphProto) -> str:
-    """Return the operators of a graph as JSON, as PopART does: those of the model in `maingraph`.
-
-    Args:
-        graph: The graph, before PopART's own operators are lowered.
-    """
-    nodes = list_operators(graph)
-    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "maingraph", [], []))
-    return json.dumps(json.loads(reports.serialize_ir(model)), separators=(",", ":"))
 
 
 def _read_notes(node: onnx.NodeProto) -> dict[str, str]:

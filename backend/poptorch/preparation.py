@@ -63,13 +63,13 @@ def prepare(
         captured = capture.capture(
             model, bound, options.has_module_namescope, _has_strided_groups(options)
         )
-    _check_stages(recorder.num_stages, options)
-    _check_buffers(model, captured, options)
-    files.export_proto(captured.model)
     offline = options.connection_type is ConnectionType.Never
     num_ipus = placement.count_ipus(
         recorder.num_ipus, options.replication_factor, options.auto_round_num_ipus or offline
     )
+    _check_stages(recorder.num_stages, options)
+    _check_buffers(model, captured, options)
+    files.export_proto(captured.model)
     device = devices.find_device(options, num_ipus)
     made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
     autoreport.write_profile(made, options)

@@ -269,6 +269,17 @@ def _adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
 
 
+@_decomposes(aten.uniform.default)
+def _uniform(
+    x: Any,
+    from_: float = 0.0,
+    to: float = 1.0,
+    *,
+    generator: Any = None,  # noqa: ARG001
+) -> Any:
+    return torch.rand_like(x) * (to - from_) + from_
+
+
 @_decomposes(aten.hypot.default)
 def _hypot(x: Any, y: Any) -> Any:
     return torch.sqrt(x * x + y * y)
