@@ -13,7 +13,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The distributions of this checkout; popart, popdist and poptorch have the names of the real packages.
 FOLDERS := popef . backend/popart backend/popdist backend/poptorch
 PROJECTS := pyproject.toml setup.py popef/VERSION $(patsubst %,%/pyproject.toml,popef backend/popart backend/popdist)
-EDITABLE := --editable ./popef --editable ./backend/popart --editable ./backend/popdist
+EDITABLE := --editable ./popef
+# Behind poplar-triton, which they require: before it pip looks for that in the index, because extras are asked of it.
+SDK_NAMES := --editable ./backend/popart --editable ./backend/popdist
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
 # With it set, each Python process that tests start would compile the whole project again.
@@ -222,17 +224,17 @@ proto: .venv/python
 # tritonserver is used. It has no stub for Python 3.14, where everything but the embedded server works.
 .venv/server: .venv/python $(PROJECTS) $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
-	@$(PIP) $(EDITABLE) --editable '.[server,tfserving]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving]' $(SDK_NAMES)
 	@$(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server
 	@echo "installing the test tools"
-	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev]' $(SDK_NAMES)
 	@touch $@
 
 .venv/deploy: .venv/dev
-	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev,deploy]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev,deploy]' $(SDK_NAMES)
 	@touch $@
 
 # A separate environment, so that build tools are not part of the distribution's environment.
@@ -242,20 +244,20 @@ proto: .venv/python
 
 .venv/tensorflow: .venv/dev
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]'
+	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]' $(SDK_NAMES)
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 
 # torch (BSD-3) from PyPI is 3 GB with the libraries that it links; TORCH selects a version.
 .venv/torch: .venv/python $(PROJECTS) backend/poptorch/pyproject.toml
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable ./backend/poptorch \
-	    --editable '.[torch]' $(TORCH) hypothesis pytest pytest-timeout pytest-xdist
+	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[torch]' $(SDK_NAMES) \
+	    --editable ./backend/poptorch $(TORCH) hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # What the tests and scripts of other projects import. transformers 5 has no RWKV.
 .venv/torch/conformance: .venv/torch
-	@.venv/torch/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev]' \
+	@.venv/torch/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev]' $(SDK_NAMES) \
 	    torchvision parameterized packaging typing_extensions 'transformers>=4.30,<5' hydra-core
 	@touch $@
 
