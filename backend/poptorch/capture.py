@@ -194,7 +194,7 @@ def _finish(
     """Name inputs, outputs and weights, and turn changed buffers into inputs."""
     made: Recording = recorder.recording
     graph = model.graph
-    translations.narrow_bfloat16(model)
+    translations.narrow_floats(model)
     ir = popart_ir.serialize(graph)
     popart_nodes.lower_nodes(model)
     bodies.lower_marks(model)

@@ -10,6 +10,7 @@ import onnx
 import torch
 from onnx import TensorProto
 from poprt.passes import retype_floats
+from simipu.operators import CHIP_DOMAIN
 
 from poptorch import axes, graph_text, scatters, special_functions
 from poptorch.errors import Error
@@ -375,10 +376,22 @@ def narrow(tensor: Any) -> Any:
     return tensor.to(_NARROWED.get(tensor.dtype, tensor.dtype))
 
 
-def narrow_bfloat16(model: onnx.ModelProto) -> None:
-    """Turn the BFLOAT16 of a model into FLOAT: the IPU has no such type.
+def narrow_floats(model: onnx.ModelProto) -> None:
+    """Turn the floats of a model that the IPU does not have into FLOAT.
 
     Args:
         model: The model, which is changed.
     """
-    retype_floats(model, TensorProto.BFLOAT16, TensorProto.FLOAT, "single")
+    # poprt narrows doubles later; what popart lowers must not have any
+    is_chip = any(node.domain == CHIP_DOMAIN for node in model.graph.node)
+    narrowed = [TensorProto.BFLOAT16, *([TensorProto.DOUBLE] if is_chip else [])]
+    values = [
+        onnx.ValueInfoProto.FromString(each.SerializeToString()) for each in model.graph.value_info
+    ]
+    for kind in narrowed:
+        retype_floats(model, kind, TensorProto.FLOAT, "single")
+    if values and not model.graph.value_info:  # PopART's operators need the types of their inputs
+        for each in values:
+            if each.type.tensor_type.elem_type in narrowed:
+                each.type.tensor_type.elem_type = TensorProto.FLOAT
+        model.graph.value_info.extend(values)

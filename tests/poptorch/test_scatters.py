@@ -53,6 +53,18 @@ def test_reductions_are_those_of_torch(tensors):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("dtype", [torch.double, torch.half, torch.bfloat16, torch.int8])
+def test_sources_of_all_types_are_scattered(tensors, dtype):
+    def scatter(x, index, src):
+        made = x.scatter_reduce(0, index, src, "amax", include_self=False)
+        return made.scatter_add(0, index, src)
+
+    x, index, src = tensors
+    args = (x * 4).to(dtype), index, (src[:, :3] * 4).to(dtype)
+    found = poptorch.inferenceModel(scatter)(*args)
+    torch.testing.assert_close(found, scatter(*args), check_dtype=False, rtol=0.02, atol=0.02)
+
+
 def test_an_expanded_index_scatters_slices(tensors):
     def reduce_all(x, index, src):
         made = [
