@@ -1,4 +1,4 @@
-"""Operators along an axis that torch's exporter does not express in ONNX, by others that it can."""
+"""Operators along an axis that torch's exporter cannot express in ONNX, by others that it can."""
 
 from __future__ import annotations
 
@@ -104,3 +104,42 @@ def mean_dim(x: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> A
     if dtype in (None, x.dtype):
         return NotImplemented
     return torch.mean(x.to(dtype), dim, keepdim)
+
+
+def chunk(x: Any, chunks: int, dim: int = 0) -> Any:
+    """Return a number of parts, or fewer if their length does not divide the axis.
+
+    Args:
+        x: A tensor.
+        chunks: Number of parts.
+        dim: Axis that is split.
+    """
+    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
+
+
+def index_reduce(
+    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Reduce slices of a source into the slices of a tensor that an index names.
+
+    Args:
+        x: A tensor.
+        dim: Axis of the slices.
+        index: Place of each slice of the source.
+        source: The source.
+        reduce: "prod", "mean", "amax" or "amin".
+        include_self: Whether the tensor's own elements take part.
+    """
+    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    places = index.to(torch.int64).reshape(shape).expand(source.shape)
+    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def unbind(x: Any, dim: int = 0) -> Any:
+    """Return the slices of a tensor along an axis: torch's exporter makes a sequence of them.
+
+    Args:
+        x: A tensor.
+        dim: The axis.
+    """
+    return tuple(x.select(dim, place) for place in range(x.shape[dim]))

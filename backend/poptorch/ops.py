@@ -273,7 +273,7 @@ class CPU:
     """A function of tensors that the real module calls on the host.
 
     While forward is captured, the function is captured with it, so it must consist of functions of
-    torch. Its results are those of the host.
+    torch: files and servers have no Python to call. Its results are those of the host.
 
     Args:
         layer_to_call: The function or module.
@@ -284,8 +284,22 @@ class CPU:
         self._layer, self._id = layer_to_call, ID
 
     def __call__(self, *input: Any, **keywords: Any) -> Any:
-        """Call the function."""
-        return self._layer(*input, **keywords)
+        """Call the function.
+
+        Raises:
+            Error: If the function needs the values of tensors while it is captured.
+        """
+        if not isRunningOnIpu():
+            return self._layer(*input, **keywords)
+        try:
+            return self._layer(*input, **keywords)
+        except Exception as error:
+            raise Error(
+                f"poptorch.CPU {self._id!r}: its function is captured with the model, and a file "
+                "that compileAndExport writes has no Python to call. So it must consist of "
+                "functions of torch, without values of tensors in Python (item, numpy, tolist). "
+                f"It raised {type(error).__name__}: {error}"
+            ) from error
 
 
 class NameScope:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
-from poptorch import placement, scopes
+from poptorch import ctc, placement, scopes
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error
 from poptorch.tracing import Print, tracing
@@ -32,9 +34,12 @@ _MIXED = frozenset(
         torch.conv_transpose1d,
         torch.conv_transpose2d,
         torch.conv_transpose3d,
+        torch.prelu,
     }
 )
 """Functions whose parameters are cast to the type of the activations on the IPU."""
+_WHOLE = {torch.half: 2**11, torch.float32: 2**24}
+"""Numbers up to which a type holds every whole one."""
 
 
 @dataclass(slots=True)
@@ -141,15 +146,27 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
             keywords = dict(zip(keywords, cast, strict=True))
         if _is_getter(func):
             return func(*args, **keywords)
-        if func is torch.nn.functional.batch_norm:
-            func = functools.partial(_batch_norm, func)
-        if func is torch.nn.functional.group_norm and self._has_strided_groups:
-            func = functools.partial(_group_strided, func)
+        own = _OWN.get(func, func)
+        if func is F.group_norm and self._has_strided_groups:
+            own = functools.partial(_group_strided, own)
         with placement.mark_operator():
-            result = func(*args, **keywords)
+            result = own(*args, **keywords)
         if isinstance(result, (torch.Tensor, tuple, list)):
             placement.note_operator()
         return result
+
+
+def _normalize(func: Callable[..., Any], x: Any, *args: Any, **keywords: Any) -> Any:
+    """Compute half activations in float if parameters or statistics are in float."""
+    given = (x, *args)
+    kinds = {each.dtype for each in tree_leaves((given, keywords)) if torch.is_tensor(each)}
+    if not kinds >= {torch.half, torch.float32}:
+        return func(*given, **keywords)
+    return func(*tree_map(_widen, given), **tree_map(_widen, keywords)).to(x.dtype)
+
+
+def _widen(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) else value
 
 
 def _is_getter(func: Any) -> bool:
@@ -174,7 +191,6 @@ def _match_types(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _batch_norm(
-    func: Any,
     x: Any,
     running_mean: Any,
     running_var: Any,
@@ -190,7 +206,8 @@ def _batch_norm(
     the batch; the running one estimates the population's.
     """
     if not training:
-        return func(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        given = (running_mean, running_var, weight, bias, training, momentum, eps)
+        return _normalize(F.batch_norm, x, *given)
     axes = [axis for axis in range(x.dim()) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
     wide = x.float()
@@ -216,6 +233,27 @@ def _group_strided(
     order = torch.arange(x.shape[1]).reshape(-1, num_groups).T.reshape(-1)
     parameters = [each if each is None else each[order] for each in (weight, bias)]
     return func(x[:, order], num_groups, *parameters, eps)[:, torch.argsort(order)]
+
+
+def _random_(x: Any, *limits: int | None, generator: Any = None, **named: int | None) -> Any:
+    """Fill a tensor with whole numbers: torch.export cannot write an argument called `from`."""
+    del generator
+    names = ("to",) if len(limits) == 1 else ("from", "to")
+    given = {**dict(zip(names, limits, strict=False)), **named}
+    low, high = given.get("from") or 0, given.get("to") or _WHOLE.get(x.dtype, 2**31 - 1)
+    return x.copy_(torch.randint(low, high, x.shape).to(x.dtype))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    F.batch_norm: _batch_norm,
+    F.ctc_loss: ctc.ctc_loss,
+    torch.Tensor.random_: _random_,
+    **{
+        each: functools.partial(_normalize, each)
+        for each in (F.group_norm, F.instance_norm, F.layer_norm)
+    },
+}
+"""Functions of torch that are computed otherwise on the IPU."""
 
 
 @dataclass(frozen=True, slots=True)

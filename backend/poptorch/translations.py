@@ -66,7 +66,7 @@ def decompose(program: Any) -> Any:
     targets = {_drop_inplace(node.target) for node in nodes} & DECOMPOSITIONS.keys()
     if not targets:
         return program
-    return program.run_decompositions({each: DECOMPOSITIONS[each] for each in targets})
+    return program.run_decompositions(dict(DECOMPOSITIONS))
 
 
 def _drop_inplace(operator: Any) -> Any:
@@ -359,7 +359,10 @@ DECOMPOSITIONS.update(
         aten.erfinv.default: special_functions.erfinv,
         aten.cummax.default: axes.cummax,
         aten.cummin.default: axes.cummin,
+        aten.chunk.default: axes.chunk,
+        aten.index_reduce.default: axes.index_reduce,
         aten.split.Tensor: axes.split,
+        aten.unbind.int: axes.unbind,
         aten.split_with_sizes.default: axes.split_with_sizes,
         aten.mean.default: axes.mean,
         aten.mean.dim: axes.mean_dim,
