@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,34 +54,6 @@ def _shift(x: Any, dim: int, reach: int) -> tuple[Any, Any]:
     return x.narrow(dim, 0, length), x.narrow(dim, reach, length)
 
 
-def split_with_sizes(x: Any, split_sizes: Sequence[int], dim: int = 0) -> Any:
-    """Return the parts of a tensor: torch's exporter makes a sequence of them.
-
-    Args:
-        x: A tensor.
-        split_sizes: Length of each part.
-        dim: Axis that is split.
-    """
-    parts, start = [], 0
-    for size in split_sizes:
-        parts.append(x.narrow(dim, start, size))
-        start += size
-    return tuple(parts)
-
-
-def split(x: Any, split_size: int, dim: int = 0) -> Any:
-    """Return parts of one size; the last one has the rest.
-
-    Args:
-        x: A tensor.
-        split_size: Length of the parts.
-        dim: Axis that is split.
-    """
-    length = x.shape[dim]
-    sizes = [min(split_size, length - start) for start in range(0, length, split_size)]
-    return split_with_sizes(x, sizes, dim)
-
-
 def mean(x: Any, *, dtype: Any = None) -> Any:
     """Return the mean in a type, which torch's exporter leaves out.
 
@@ -104,35 +76,6 @@ def mean_dim(x: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> A
     if dtype in (None, x.dtype):
         return NotImplemented
     return torch.mean(x.to(dtype), dim, keepdim)
-
-
-def chunk(x: Any, chunks: int, dim: int = 0) -> Any:
-    """Return a number of parts, or fewer if their length does not divide the axis.
-
-    Args:
-        x: A tensor.
-        chunks: Number of parts.
-        dim: Axis that is split.
-    """
-    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
-
-
-def index_reduce(
-    x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
-) -> Any:
-    """Reduce slices of a source into the slices of a tensor that an index names.
-
-    Args:
-        x: A tensor.
-        dim: Axis of the slices.
-        index: Place of each slice of the source.
-        source: The source.
-        reduce: "prod", "mean", "amax" or "amin".
-        include_self: Whether the tensor's own elements take part.
-    """
-    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
-    places = index.to(torch.int64).reshape(shape).expand(source.shape)
-    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
 
 
 def unbind(x: Any, dim: int = 0) -> Any:

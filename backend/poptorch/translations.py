@@ -359,11 +359,7 @@ DECOMPOSITIONS.update(
         aten.erfinv.default: special_functions.erfinv,
         aten.cummax.default: axes.cummax,
         aten.cummin.default: axes.cummin,
-        aten.chunk.default: axes.chunk,
-        aten.index_reduce.default: axes.index_reduce,
-        aten.split.Tensor: axes.split,
         aten.unbind.int: axes.unbind,
-        aten.split_with_sizes.default: axes.split_with_sizes,
         aten.mean.default: axes.mean,
         aten.mean.dim: axes.mean_dim,
     }
