@@ -23,6 +23,7 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import math
 import multiprocessing
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -172,7 +173,7 @@ def run_generation(name: str, what: str) -> Result:
     pipelined.parallelize(for_generation=True, use_cache=True, batch_size=families.BATCH, **words)
     found = pipelined.eval().generate(**inputs, do_sample=False, **words)
     executors = (pipelined.poptorch_encoder, pipelined.poptorch_decoder)
-    seconds = sum(each.compilationTime().total_seconds() for each in executors)
+    seconds = sum(each.compilationTime.total_seconds() for each in executors)
     rows = zip(expected.tolist(), found.tolist(), strict=True)
     wrong = sum(one != other for pair in rows for one, other in zip(*pair, strict=True))
     return Result(name, float(wrong), seconds, executors[1].getLatency()[2])
@@ -197,7 +198,7 @@ def run_pipeline(name: str, task: str) -> Result:
     )
     found = made(texts)
     executor = made.model
-    seconds = executor.compilationTime().total_seconds()
+    seconds = executor.compilationTime.total_seconds()
     return Result(name, compare(expected, found), seconds, executor.getLatency()[2])
 
 
@@ -205,15 +206,19 @@ def compare(expected: Any, found: Any) -> float:
     """Return the greatest difference of two structures of the same numbers.
 
     Raises:
-        ValueError: If they do not hold as many tensors, or tensors of other shapes.
+        ValueError: If they do not hold as many tensors, tensors of other shapes, or finite ones.
     """
-    pairs = list(zip(iter_numbers(expected), iter_numbers(found), strict=True))
-    differences = [0.0]
-    for one, other in pairs:
+    differences = []
+    for one, other in zip(iter_numbers(expected), iter_numbers(found), strict=True):
         if one.shape != other.shape:
             raise ValueError(f"expected shape {list(one.shape)}, found {list(other.shape)}")
+        if not bool(one.isfinite().all()):
+            raise ValueError(
+                "the expected values are not finite: they can be compared with nothing"
+            )
         scale = max(1.0, float(one.abs().max()))
-        differences.append(float((one - other.float()).abs().max()) / scale)
+        difference = float((one - other).abs().max()) / scale
+        differences.append(math.inf if math.isnan(difference) else difference)
     return max(differences)
 
 
