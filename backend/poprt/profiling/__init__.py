@@ -22,9 +22,11 @@ from poprt.profiling.table import (
     make_table,
     print_profile,
 )
+from poprt.profiling.tiles import Tiles, tiles_of
 
 __all__ = [
     "Profile",
+    "Tiles",
     "add_row",
     "describe_arithmetic",
     "describe_error",
@@ -39,4 +41,5 @@ __all__ = [
     "make_profile",
     "make_table",
     "print_profile",
+    "tiles_of",
 ]

@@ -7,9 +7,11 @@ says which tensors a tile holds, `outlining` which layers repeat. The cost of an
 """
 
 from simipu.cost.estimate import Estimate, IpuCost, Peak, estimate, node_cycles
-from simipu.cost.walk import CostOptions, OperatorCost
+from simipu.cost.variables import Kind, Source, Variable
+from simipu.cost.walk import CostOptions, OperatorCost, code_of_all
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import Code
+from simipu.operators.formulas.spread import Spread, count_elements
 
 __all__ = [
     "CALIBRATION",
@@ -18,8 +20,14 @@ __all__ = [
     "CostOptions",
     "Estimate",
     "IpuCost",
+    "Kind",
     "OperatorCost",
     "Peak",
+    "Source",
+    "Spread",
+    "Variable",
+    "code_of_all",
+    "count_elements",
     "estimate",
     "node_cycles",
 ]

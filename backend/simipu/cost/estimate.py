@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnxgraph import Value, find_inputs, graph_values, iter_reads
+from onnxgraph import Value, find_inputs, graph_values
 
+from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
@@ -162,6 +163,10 @@ class Estimate:
     """Cycles of each stage of a pipeline, if nodes name their stages; else each IPU is a stage."""
     peak: Peak | None = None
     """Memory peak of the fullest IPU; None if no node has a cost."""
+    variables: tuple[Variable, ...] = field(default=(), repr=False)
+    """Tensors on the chip, with their lifetimes and tiles."""
+    host_input_bytes: int = 0
+    """Bytes transferred from the host in one run."""
     cycles: int = field(init=False)
     """Cycles of one batch on the chip, from the first node to the last, without host transfers."""
 
@@ -353,6 +358,10 @@ def estimate(
         calibration=calibration,
         stage_cycles=tuple(by_stage.values()),
         peak=_find_peak(*fullest[fullest_ipu], walk) if fullest_ipu in fullest else None,
+        variables=find_variables(graph, ipus, walk, operators),
+        host_input_bytes=sum(
+            values[info.name].bytes for info in find_inputs(graph) if info.name in values
+        ),
     )
 
 
@@ -389,7 +398,7 @@ def _ipu_cost(
     mine = [operator for operator in operators if operator.ipu == ipu]
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
     options = walk.options
-    weights = _weight_bytes(graph, nodes, walk.values, options.num_ipus)
+    weights = sum(walk.values[name].bytes for name in iter_weights(graph, nodes, options.num_ipus))
     # A pipeline's stage passes on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
     code = code_of_all(mine, outlined=options.enable_outlining)
@@ -436,17 +445,4 @@ def _find_peak(operator: OperatorCost, position: int, walk: Walk) -> Peak:
         operator.op_type,
         operator.work.temporary_bytes,
         tuple((name, walk.per_tile(size)) for name, size in alive[:_MAX_TENSORS]),
-    )
-
-
-def _weight_bytes(
-    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], values: dict[str, Value], num_ipus: int
-) -> int:
-    """Return the bytes of the weights that `nodes` read. A single IPU has all weights, used or
-    not."""
-    read = {name for node in nodes for name in iter_reads(node)}
-    return sum(
-        values[tensor.name].bytes
-        for tensor in graph.initializer
-        if tensor.name in read or num_ipus == 1
     )

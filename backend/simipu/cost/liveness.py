@@ -9,12 +9,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import Value, find_inputs, iter_reads
 
 from simipu.operators import operator_of
 from simipu.placement import place_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A tensor with its bytes, its IPU, and the first and last node during which it is alive."""
+
+    name: str
+    num_bytes: int
+    ipu: int
+    begin: int
+    """-1 if it is alive before the first node: it comes from the host."""
+    end: int
+    """The number of nodes if it is alive after the last one."""
 
 
 class Liveness:
@@ -135,10 +149,20 @@ class Liveness:
     def iter_alive(self, i: int, ipu: int) -> Iterator[tuple[str, int]]:
         """Yield the tensors on an IPU while node `i` runs, with their bytes. Call it after the last
         node."""
+        for each in self.iter_lifetimes():
+            if each.begin <= i <= each.end and each.ipu == ipu:
+                yield each.name, each.num_bytes
+
+    def ipu_of(self, name: str) -> int:
+        """Return the IPU of a tensor that is an input of the graph or has been made."""
+        return self._places[name]
+
+    def iter_lifetimes(self) -> Iterator[Lifetime]:
+        """Yield the lifetime of each tensor with data. Call it after the last node."""
         spans: Iterable[tuple[str, tuple[int, int]]] = [
             *self._spans.items(),
             *((name, (begin, len(self._nodes))) for name, begin in self._live.items()),
         ]
         for name, (begin, end) in spans:
-            if begin <= i <= end and self._places[name] == ipu and self._bytes(name):
-                yield name, self._bytes(name)
+            if self._bytes(name):
+                yield Lifetime(name, self._bytes(name), self._places[name], begin, end)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnx import numpy_helper
@@ -35,6 +35,7 @@ from simipu.operators.formulas.elementwise import is_quarter_cast
 from simipu.operators.formulas.layout import Layout, View, follow, linear
 from simipu.operators.formulas.moving import control, move
 from simipu.operators.formulas.plan import PlanOptions
+from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import Target
 
@@ -151,11 +152,40 @@ class OperatorCost:
     live_bytes: int
     """Bytes of a tile: live tensors, and copies of operands."""
     ipu: int = 0
+    position: int = 0
+    """Index of the main graph's node that it is, or that contains it."""
+    depth: int = 0
+    """Number of nodes that contain it: 0 in the main graph."""
+    sender: int = 0
+    """IPU that sends what a copy between IPUs receives; else the same as `ipu`."""
+    copies_bytes: int = 0
+    """Bytes of a tile: the part of `live_bytes` that copies of operands take."""
+    tensor_bytes: int = field(default=0, compare=False)
+    """Bytes of all tiles of the IPU: live tensors."""
+    copied_weight_bytes: int = field(default=0, compare=False)
+    """Bytes of all tiles of the IPU: weights that the call of an outlined layer copies."""
 
     @property
     def cycles(self) -> int:
         """Cycles of compute, exchange and sync of the busiest tile, one after the other."""
         return self.work.compute + self.work.exchange + self.sync_cycles
+
+
+@dataclass(frozen=True, slots=True)
+class ParentScope:
+    """The node that contains a graph, and what is live meanwhile; nothing for the main graph."""
+
+    prefix: str = ""
+    """Prefix of the names of the graph's nodes."""
+    depth: int = 0
+    live_bytes: int = 0
+    """Bytes of a tile that are live meanwhile."""
+    tensor_bytes: int = 0
+    """The tensors among them, in bytes of all tiles."""
+    copied_weight_bytes: int = 0
+
+
+_MAIN = ParentScope()
 
 
 class Walk:
@@ -186,13 +216,18 @@ class Walk:
         self._grown: dict[str, int] = {}
         """Constants that nodes compute from constants, with the number of elements that they have
         more than the weights."""
-        self._layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, Layout] = {}
+        """Layouts of tensors; weights and inputs of the graph have none."""
+        self.stored: dict[str, Spread] = {}
+        """Spread of the weights that a product reads, by its plan."""
+        self._sources: dict[str, str] = {}
+        """Constant from which a node computes a constant of as many elements."""
 
     def iter_operators(
-        self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
+        self, graph: onnx.GraphProto, ipus: Sequence[int], around: ParentScope = _MAIN
     ) -> Iterator[OperatorCost]:
-        """Yield the cost of each node of `graph`. `inside` is the prefix of the node that contains
-        the graph; `around` bytes of a tile are live meanwhile."""
+        """Yield the cost of each node of `graph`, which runs inside of `around`."""
+        inside = around.prefix
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
         liveness = Liveness(graph, self.values, ipus, self._constants)
@@ -204,19 +239,27 @@ class Walk:
         for i, node in enumerate(graph.node):
             if not inside:
                 self.position = i
-            live = around + self.per_tile(liveness.during(i, node) + copied[i])
+            tensors = liveness.during(i, node)
+            live = around.live_bytes + self.per_tile(tensors + copied[i])
+            here = ParentScope(
+                inside,
+                around.depth,
+                live,
+                around.tensor_bytes + tensors,
+                around.copied_weight_bytes + copied[i],
+            )
             bodies = find_bodies(node, self.values, self._known)
             if bodies.graphs or not self._is_constant(node):
                 self._hold(iter_reads(node), ipus[i])
             if bodies.graphs:
-                yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
+                yield from self._iter_bodies(node, bodies, ipus[i], here)
             else:
                 work = self._work(node)
                 # The node's own copies come on top of what is alive. A copy takes the place of
                 # the operand that it copies if no later node reads that operand (section 8.1).
                 freed = min(self.per_tile(liveness.freed), work.replaced_bytes)
                 live = max(live, live + work.temporary_bytes - freed)
-                yield self._operator(node, work, ipus[i], inside, live)
+                yield self._operator(node, work, ipus[i], here, live)
 
         if not inside:
             self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
@@ -253,7 +296,7 @@ class Walk:
                 self._grown[name] = max(0, self.values[name].size - covered)
 
     def _operator(
-        self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int
+        self, node: onnx.NodeProto, work: Work, ipu: int, here: ParentScope, live: int
     ) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
         # A superstep ends in a sync of all its tiles: the external one between two IPUs, else the
@@ -261,24 +304,58 @@ class Walk:
         # has only its launch.
         sync = target.external_sync_cycles if is_link else self.calibration.step_cycles(target)
         control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
-        return OperatorCost(inside + node.name, node.op_type, work, control, live, ipu)
+        return OperatorCost(
+            here.prefix + node.name,
+            node.op_type,
+            work,
+            control,
+            live,
+            ipu,
+            self.position,
+            here.depth,
+            self.liveness.ipu_of(node.input[0]) if is_link else ipu,
+            live - here.live_bytes,
+            here.tensor_bytes,
+            here.copied_weight_bytes,
+        )
 
     def _work(self, node: onnx.NodeProto) -> Work:
         work = operator_work(self._context(node))
         if node.op_type == IPU_COPY:
             return work
         self._place(node, work)
+        self._store(node, work)
         if self._is_constant(node):
             self._constants.update(node.output)
             self._grow(node)
         return work
+
+    def _store(self, node: onnx.NodeProto, work: Work) -> None:
+        """Record where the weights of a product lie. Constants that other nodes read first lie
+        where these put them, which is not known."""
+        # W -> Transpose -> MatMul: the compiler transposes, so that W itself lies as the product
+        # needs it.
+        sizes = {name: self.values[name].size for name in node.input if name in self.values}
+        known = [name for name in sizes if name in self._constants]
+        if self._is_constant(node):
+            source = max(known, key=sizes.__getitem__, default="")
+            same = (name for name in node.output if name in self.values and source)
+            self._sources |= {
+                name: source for name in same if self.values[name].size == sizes[source]
+            }
+        elif work.weights is not None:
+            found = (name for name in known if sizes[name] == work.weights.elements)
+            stored: str | None = next(found, None)
+            while stored is not None:
+                self.stored.setdefault(stored, work.weights)
+                stored = self._sources.get(stored)
 
     def _place(self, node: onnx.NodeProto, work: Work) -> None:
         """Set the layouts of the node's results: a view's follows its source, others are given by
         their work."""
         if self._is_constant(node):
             return
-        read = [name for name in node.input if name in self._layouts and name in self.values]
+        read = [name for name in node.input if name in self.layouts and name in self.values]
         sizes = {name: self.values[name].size for name in node.input if name in self.values}
         for name in node.output:
             if name not in self.values:
@@ -289,15 +366,15 @@ class Walk:
                 # layout yet, because its first reader chooses one; then the view has none either.
                 if not read or max(sizes, key=sizes.__getitem__) not in read:
                     continue
-                layouts = [self._layouts[each] for each in read]
+                layouts = [self.layouts[each] for each in read]
                 inputs, strided = [self.values[each] for each in read], self._is_strided(node)
                 view = View(node, layouts, inputs, value, strided, layouts[0], inputs[0])
-                self._layouts[name] = follow(view, operator_of(node).view)
+                self.layouts[name] = follow(view, operator_of(node).view)
             else:
                 # The layout of the work is that of the first result; others may have other axes.
                 is_main = value.shape == self.values.get(node.output[0], value).shape
                 given = work.layout if is_main else None
-                self._layouts[name] = given or linear(name, value)
+                self.layouts[name] = given or linear(name, value)
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
         """Return whether a Slice skips elements; False if its step is unknown."""
@@ -317,7 +394,7 @@ class Walk:
             self.options.partials_type == "half",
             frozenset(self._constants.intersection(node.input)),
             self._scalars(node) if operator_of(node).reads_scalars else {},
-            [self._layouts.get(name) for name in node.input],
+            [self.layouts.get(name) for name in node.input],
         )
 
     def _scalars(self, node: onnx.NodeProto) -> dict[str, float]:
@@ -328,21 +405,23 @@ class Walk:
         }
 
     def _iter_bodies(
-        self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int
+        self, node: onnx.NodeProto, bodies: Bodies, ipu: int, here: ParentScope
     ) -> Iterator[OperatorCost]:
         """Yield the cost of the node itself, which copies inputs and outputs, and of the nodes of
         the most expensive graph inside it."""
+        inside, live = here.prefix, here.live_bytes
         self._check_runs(node, bodies, inside)
         if bodies.assumption:
             self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
         found = []
+        within = replace(here, prefix=f"{inside}{node.name}/", depth=here.depth + 1)
         for graph in bodies.graphs:
             self.values.update(graph_values(graph))
             self.further_weight_bytes[ipu] += sum(
                 self.values[tensor.name].bytes for tensor in graph.initializer
             )
             places = [ipu] * len(graph.node)
-            found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
+            found.append(list(self.iter_operators(graph, places, within)))
         # One graph runs at a time: time is that of the most expensive branch. The code of all of
         # them is on the tiles, and the peak is that of the branch that needs most memory.
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
@@ -350,7 +429,7 @@ class Walk:
         code = code_of_all(others, outlined=self.options.enable_outlining)
         work = control(self._context(node), bodies.runs).plus(code=code)
         peak = max([live, *(operator.live_bytes for operator in others)])
-        yield self._operator(node, work, ipu, inside, peak + work.temporary_bytes)
+        yield self._operator(node, work, ipu, here, peak + work.temporary_bytes)
         for operator in dearest:
             yield _repeat(operator, bodies.runs)
 

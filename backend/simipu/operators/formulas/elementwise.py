@@ -33,9 +33,12 @@ class Elementwise:
         # to the base and combined with it in a compute set of its own: n operands, n - 1 passes.
         elements = context.fullest(context.result.size, layout)
         others = [i for i in range(len(context.inputs)) if context.inputs[i] is not None]
+        loop = self.loop(context.source)
+        busy = context.busy_workers(math.ceil(elements / loop.vector))
         if len(others) <= 1:
-            cycles = context.loop_cycles(elements, self.loop(context.source), v.UNARY_START)
-            return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
+            cycles = context.loop_cycles(elements, loop, v.UNARY_START)
+            work = context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
+            return replace(work, busy_workers=busy)
         others.remove(_base(context, layout))
         # One operand that comes from other tiles makes supersteps of all these passes.
         compute = exchange = 0.0
@@ -44,7 +47,7 @@ class Elementwise:
             compute += cycles
             exchange += context.exchange_cycles(received)
         far = math.ceil(exchange) > 0
-        return context.spread(
+        work = context.spread(
             "elementwise",
             compute,
             exchange,
@@ -52,6 +55,7 @@ class Elementwise:
             local_steps=0 if far else len(others),
             layout=layout,
         )
+        return replace(work, busy_workers=busy)
 
     def _gathered(self, context: Context, layout: Layout) -> Work:
         """Return the work of a node whose operand is fragmented into single elements, such as by

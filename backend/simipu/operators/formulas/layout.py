@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnxgraph import Value, attribute
 
+from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
 from simipu.target import HALF_BYTES
 
@@ -43,6 +44,9 @@ class Layout:
     """Elements of the fullest tile relative to an even spread, at least 1."""
     row_parts: int = 1
     """Number of tiles over which a row along `axis` is spread."""
+    spread: Spread | None = field(default=None, compare=False)
+    """Elements of the tensor that was placed on each tile, if a plan placed it. A view of another
+    size has only some of them, or some several times."""
 
     def cut(self, size: int) -> Layout:
         """Return the layout of a part with `size` elements along the pieces."""

@@ -36,6 +36,7 @@ from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.layout import BLOCK
 from simipu.operators.formulas.splits import find_rounds, find_splits
+from simipu.operators.formulas.spread import Axis, Grid
 from simipu.target import HALF_BYTES, Target
 
 FEWER_UNITS = 8
@@ -136,6 +137,12 @@ class Plan:
     fits: bool
     """True if `temporary_bytes` respect availableMemoryProportion; otherwise it is the plan with
     the least memory."""
+    rows: int
+    """Rows of the fullest tile, which the AMP vertex's workers share."""
+    result: Grid
+    """Elements of the result on each tile."""
+    columns: Grid
+    """Elements of the columns, such as weights, on each tile."""
 
     @property
     def cycles(self) -> int:
@@ -270,6 +277,29 @@ class _Ways:
             partial_bytes=rows * n * product.partial_bytes,
             is_cast=(k_split == 1) & (product.partial_bytes > product.element_bytes),
         )
+
+    def spread_over(self, way: int, *, swapped: bool) -> dict[str, Grid]:
+        """Return the elements of the result and of the columns on each tile."""
+        # Serial parts follow one another on the same tiles: they add to the parts there. Tiles
+        # that compute partial sums of the same results each keep an equal part of these, and
+        # tiles that read the same weights each store an equal part of those.
+        product, n_serial = self.product, int(self.n_serial[way])
+        parts = {
+            name: int(getattr(self, name)[way])
+            for name in ("shares", "k_split", "row_split", "n_split")
+        }
+        k = int(self.in_blocks[way]) * self.channels * (int(self.serial[way]) // n_serial)
+        n = int(self.out_blocks[way] * self.units[way]) * n_serial
+        groups = Axis(parts["shares"], int(self.groups[way]), product.groups)
+        sums = Axis(parts["k_split"], k, product.k)
+        rows = Axis(parts["row_split"], int(self.rows[way]), product.rows)
+        columns = Axis(parts["n_split"], n, product.n)
+        result = Grid((groups, Axis(parts["k_split"]), rows, columns))
+        if swapped:
+            stored = groups, sums, rows, Axis(parts["n_split"])
+        else:
+            stored = groups, sums, Axis(parts["row_split"]), columns
+        return {"result": result, "columns": Grid(stored, product.taps)}
 
     @property
     def memory(self) -> Array:
@@ -412,6 +442,8 @@ class _Counted:
             or "one tile",
             kind=self.other_kind if self.is_other[way] else "",
             fits=bool(self.fits[way]),
+            rows=int(ways.rows[way]),
+            **ways.spread_over(way, swapped=swapped),
         )
 
 

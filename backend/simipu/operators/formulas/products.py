@@ -384,8 +384,11 @@ def planned(context: Context, product: Product) -> Work:
         code=_code(plan, product),
         macs=product.macs,
         plan=" ".join(filter(None, [expanded, plan.kind, plan.splits])),
-        layout=_blocks_of_channels(context, imbalance, plan.row_parts),
+        layout=replace(_blocks_of_channels(context, imbalance, plan.row_parts), spread=plan.result),
         broadcasts=plan.row_parts,
+        receivers=plan.receivers,
+        weights=plan.columns,
+        busy_workers=context.busy_workers(0 if plan.kind else plan.rows),
     )
 
 

@@ -15,6 +15,7 @@ from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.code import NO_CODE, Code, code_of
 from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.plan import PlanOptions
+from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerLoop
 from simipu.target import HALF_BYTES, Target
 
@@ -48,6 +49,12 @@ class Work:
     """Layout of the results, if it is not row after row."""
     broadcasts: int = 1
     """Number of tiles that receive the same part of a product's activations."""
+    receivers: tuple[int, int] | None = field(default=None, compare=False)
+    """Tiles that receive the same rows, and the same columns, of a product; None if unknown."""
+    weights: Spread | None = field(default=None, compare=False)
+    """Elements of a product's columns on each tile, where weights are stored; None if unknown."""
+    busy_workers: float | None = field(default=None, compare=False)
+    """Share of the busiest tile's workers that have work, 0 to 1; None if unknown."""
 
     def plus(
         self,
@@ -171,6 +178,12 @@ class Context:
         # workers (section 4).
         loops = math.ceil(elements / self.target.workers_per_tile / loop.vector)
         return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
+
+    def busy_workers(self, items: int) -> float | None:
+        """Return the share of a tile's workers that have work if they share `items`, none of which
+        is cut; None without items."""
+        workers = self.target.workers_per_tile
+        return items / (workers * math.ceil(items / workers)) if items else None
 
     def spread(
         self,

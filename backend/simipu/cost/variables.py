@@ -1,0 +1,151 @@
+"""Variables of a run: the tensors that lie on the chip, with their bytes, lifetimes and tiles.
+
+They are what `estimate` counts: the weights of an IPU are those of its `weight_bytes`, and the live
+tensors of a node sum to its `tensor_bytes`. Tensors of the graphs inside a node are not listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import onnx
+from onnxgraph import Value, iter_reads
+
+from simipu.cost.walk import OperatorCost, Walk
+from simipu.operators import IPU_COPY
+from simipu.operators.formulas.layout import Layout
+from simipu.operators.formulas.spread import VECTOR_BYTES, Linear, Packed, Spread
+
+
+class Kind(str, Enum):
+    """Origin of a variable."""
+
+    WEIGHT = "weight"
+    CONSTANT = "constant"
+    """Constants that the compiler computes, and the weights of graphs inside nodes, together."""
+    INPUT = "input"
+    TENSOR = "tensor"
+    HANDED_ON = "handed on"
+    """What a pipeline's stage passes on while it computes the next batch."""
+
+
+class Source(str, Enum):
+    """What is known of the tiles of a variable."""
+
+    PLAN = "plan"
+    """The split of a product, or a layout that follows one: exact for the plan."""
+    SCALED = "scaled"
+    """The elements of the fullest tile, by the plan of another tensor or of narrow groups."""
+    LINEAR = "linear"
+    """Nothing: elements are spread evenly, as Poplar maps a tensor linearly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A tensor on the chip. Steps are indices of the estimate's operators."""
+
+    name: str
+    kind: Kind
+    num_bytes: int
+    ipu: int
+    first: int
+    """First step during which it is alive; -1 if it is there before."""
+    last: int
+    """Last step during which it is alive; the number of steps if it stays."""
+    bytes_per_element: int
+    spread: Spread
+    source: Source
+
+
+def find_spread(value: Value, layout: Layout | None, num_tiles: int) -> tuple[Spread, Source]:
+    """Return the elements of a tensor on each tile, and what is known of them."""
+    if layout is not None and layout.spread is not None and layout.spread.elements == value.size:
+        return layout.spread, Source.PLAN
+    if layout is not None and layout.imbalance > 1:
+        fullest = math.ceil(value.size * layout.imbalance / num_tiles)
+        return Packed(value.size, fullest), Source.SCALED
+    grain = max(1, VECTOR_BYTES // value.bytes_per_element)
+    return Linear(value.size, num_tiles, grain), Source.LINEAR
+
+
+def iter_weights(
+    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], num_ipus: int
+) -> Iterator[str]:
+    """Yield the weights that `nodes` read. A single IPU has all weights, used or not."""
+    read = {name for node in nodes for name in iter_reads(node)}
+    for tensor in graph.initializer:
+        if tensor.name in read or num_ipus == 1:
+            yield tensor.name
+
+
+def find_variables(
+    graph: onnx.GraphProto, ipus: Sequence[int], walk: Walk, operators: Sequence[OperatorCost]
+) -> tuple[Variable, ...]:
+    """Return the variables of all IPUs, those that stay first, after the walk over the graph."""
+    found: list[Variable] = []
+    for ipu in range(walk.options.num_ipus):
+        nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
+        found += _iter_permanent(graph, nodes, ipu, walk, len(operators))
+    return (*found, *_iter_tensors(walk, operators, len(graph.node)))
+
+
+def _iter_permanent(
+    graph: onnx.GraphProto, nodes: Collection[onnx.NodeProto], ipu: int, walk: Walk, num_steps: int
+) -> Iterator[Variable]:
+    """Yield what is in an IPU's memory all the time."""
+    tiles = walk.target.num_tiles
+    for name in iter_weights(graph, list(nodes), walk.options.num_ipus):
+        value = walk.values[name]
+        spread, source = find_spread(value, None, tiles)
+        if name in walk.stored and walk.stored[name].elements == value.size:
+            spread, source = walk.stored[name], Source.PLAN
+        if value.bytes:
+            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source)
+    others = Value((walk.further_weight_bytes[ipu],), 1)
+    if others.size:
+        spread, source = find_spread(others, None, tiles)
+        yield _permanent("", Kind.CONSTANT, others, ipu, num_steps, spread, source)
+    for node in nodes:
+        if node.op_type == IPU_COPY and walk.options.enable_pipelining:
+            name = node.input[0]
+            value = walk.values[name]
+            spread, source = find_spread(value, walk.layouts.get(name), tiles)
+            yield _permanent(name, Kind.HANDED_ON, value, ipu, num_steps, spread, source)
+
+
+def _permanent(
+    name: str, kind: Kind, value: Value, ipu: int, num_steps: int, spread: Spread, source: Source
+) -> Variable:
+    width = value.bytes_per_element
+    return Variable(name, kind, value.bytes, ipu, -1, num_steps, width, spread, source)
+
+
+def _iter_tensors(
+    walk: Walk, operators: Sequence[OperatorCost], num_nodes: int
+) -> Iterator[Variable]:
+    """Yield the inputs and results of the main graph's nodes."""
+    if not operators:
+        return
+    # A node with graphs inside it has several steps: a tensor is alive during all of them.
+    first = {num_nodes: len(operators), -1: -1}
+    last = dict(first)
+    for step, operator in enumerate(operators):
+        first.setdefault(operator.position, step)
+        last[operator.position] = step
+    for each in walk.liveness.iter_lifetimes():
+        value = walk.values[each.name]
+        spread, source = find_spread(value, walk.layouts.get(each.name), walk.target.num_tiles)
+        yield Variable(
+            each.name,
+            Kind.INPUT if each.begin < 0 else Kind.TENSOR,
+            each.num_bytes,
+            each.ipu,
+            first[each.begin],
+            last[each.end],
+            value.bytes_per_element,
+            spread,
+            source,
+        )
