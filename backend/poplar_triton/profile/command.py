@@ -30,7 +30,7 @@ from poprt.cli import (
     read_shape,
     supervised,
 )
-from poprt.profiling import Profile, print_profile
+from poprt.profiling import Profile, print_profile, print_tile_mapping, tiles_of
 from poprt.terminal import make_console, show_progress
 from simipu import known_chips
 
@@ -39,7 +39,7 @@ from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
-from poplar_triton.profile.report import Content, make_report, make_trace, require_plotly
+from poplar_triton.profile.report import Content, make_report, require_plotly
 from poplar_triton.profile.source import Estimator, Settings, open_source
 from poplar_triton.profile.suggest import (
     BATCH_SIZES,
@@ -53,6 +53,7 @@ from poplar_triton.profile.suggest import (
     profile_batches,
     try_changes,
 )
+from poplar_triton.profile.trace import make_trace
 
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
@@ -152,8 +153,22 @@ def add_arguments(parser: Parser) -> None:
     parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
     trace_help = "write a trace of the supersteps for Perfetto; for a sweep, of its first point"
     parser.add_path("--trace", type=Path, metavar="FILE", help=trace_help)
+    _add_tile_arguments(parser)
     for option in LIMITS:
         option.add_to(parser)
+
+
+def _add_tile_arguments(parser: Parser) -> None:
+    tiles_help = (
+        "write what each tile holds and does as JSON: memory by tile, mapping and lifetime of "
+        "every tensor, exchange, vertices, program and timeline; for a sweep, of its first point"
+    )
+    parser.add_path("--tiles", type=Path, metavar="FILE", help=tiles_help)
+    mapping_help = (
+        "print how many elements of a tensor each tile has: of the tensors that the model's "
+        "PrintTileMapping operators read, or of all; for a sweep, of its first point"
+    )
+    parser.add_argument("--print_tile_mapping", action="store_true", help=mapping_help)
 
 
 def _add_bulk_arguments(parser: Parser) -> None:
@@ -182,6 +197,10 @@ def run(options: argparse.Namespace) -> int:
         _refuse(options, ("jobs", "shard", "retry_failed"), "requires --output")
         if not (options.suggest or options.html):
             _refuse(options, ("goal", "max_profiles"), "requires --suggest or --html")
+        if options.json and options.print_tile_mapping:
+            raise UsageError(
+                "--print_tile_mapping prints a table; with --json write the mappings with --tiles"
+            )
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
@@ -189,7 +208,10 @@ def run(options: argparse.Namespace) -> int:
         return supervised(_run_one)(options)
     _refuse(
         options,
-        ("json", "html", "trace", "suggest", "goal", "max_profiles", "compare"),
+        (
+            *("json", "html", "trace", "tiles", "print_tile_mapping"),
+            *("suggest", "goal", "max_profiles", "compare"),
+        ),
         "applies to one model and cannot be combined with --output",
     )
     return bulk.run(options, points)
@@ -218,6 +240,8 @@ def _run_one(options: argparse.Namespace) -> int:
         _write(options.html, make_report(content))
     if options.trace:
         _write(options.trace, json.dumps(make_trace(profiles[0])))
+    if options.tiles:
+        _write(options.tiles, json.dumps(tiles_of(profiles[0]).as_json()))
     _print(profiles, other, advice if options.suggest else None, options)
     return 0
 
@@ -337,7 +361,9 @@ def _print(
         print_comparison(profiles[0], other, console)
     if advice is not None:
         print_advice(advice, console)
-    for file in filter(None, (options.html, options.trace)):
+    if options.print_tile_mapping:
+        print_tile_mapping(profiles[0], console)
+    for file in filter(None, (options.html, options.trace, options.tiles)):
         print_line(f"wrote {file}")
 
 

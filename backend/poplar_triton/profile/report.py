@@ -1,12 +1,9 @@
-"""A profile as a page or as a Chrome trace.
+"""A profile as a page.
 
 The page is one HTML file with everything in it, which loads nothing from elsewhere. It shows a JSON
 document in it, which `page/page.js` draws with the JavaScript of plotly's wheel. All text of a
 model is in that document and is never parsed as markup: it is inserted as text, and the page's
 policy allows only its own scripts.
-
-The trace, which Perfetto opens, has the supersteps in order, with a row for each of compute,
-exchange and sync.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib import resources
@@ -294,60 +291,3 @@ def _read(package: str, *names: str) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-ROWS = {"sync": 1, "exchange": 2, "compute": 3}
-"""Phases of a superstep in their order, with the thread ids of their rows."""
-
-
-def make_trace(profile: Profile) -> dict[str, Any]:
-    """Return trace events in microseconds at the chip's clock; `args.cycles` are exact and sum to
-    the estimate's."""
-    title = f"{profile.model}: one tile of {profile.chip}, modelled"
-    named = [
-        _meta("process_name", 0, title),
-        *(_meta("thread_name", row, cause) for cause, row in ROWS.items()),
-    ]
-    return {
-        "traceEvents": [*named, *_iter_events(profile)],
-        "displayTimeUnit": "ns",
-        "otherData": {
-            "modelled": True,
-            "model": profile.model,
-            "target": profile.target.label,
-            "batch_size": profile.batch_size,
-            "precision": profile.precision,
-            "partials_type": profile.estimate.options.partials_type,
-            "supersteps": "the cycles of a node are spread evenly over its supersteps",
-        },
-    }
-
-
-def _meta(name: str, row: int, value: str) -> dict[str, Any]:
-    return {"ph": "M", "pid": 1, "tid": row, "name": name, "args": {"name": value}}
-
-
-def _iter_events(profile: Profile) -> Iterator[dict[str, Any]]:
-    start = 0
-    for operator in profile.steps:
-        work, steps = operator.work, max(1, operator.work.steps)
-        phases = {"sync": operator.sync_cycles, "exchange": work.exchange, "compute": work.compute}
-        for step in range(steps):
-            for cause, total in phases.items():
-                cycles = total * (step + 1) // steps - total * step // steps
-                if cycles:
-                    yield {
-                        "ph": "X",
-                        "pid": 1,
-                        "tid": ROWS[cause],
-                        "name": operator.name,
-                        "cat": cause,
-                        "ts": profile.target.seconds(start) * 1e6,
-                        "dur": profile.target.seconds(cycles) * 1e6,
-                        "args": {
-                            "cycles": cycles,
-                            "operator": operator.op_type,
-                            "step": f"{step + 1} of {steps}",
-                        },
-                    }
-                    start += cycles

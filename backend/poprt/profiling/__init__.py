@@ -21,6 +21,7 @@ from poprt.profiling.table import (
     list_alive,
     make_table,
     print_profile,
+    print_tile_mapping,
 )
 from poprt.profiling.tiles import Tiles, tiles_of
 
@@ -41,5 +42,6 @@ __all__ = [
     "make_profile",
     "make_table",
     "print_profile",
+    "print_tile_mapping",
     "tiles_of",
 ]

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from simipu.cost import Peak
+from simipu.cost import Peak, count_elements
 
 from popef._tools.text import escape
 from poprt.profiling.model_profile import Profile
+from poprt.profiling.tiles import list_levels
 from poprt.terminal import cell
 
 FOUR_DIGITS = 1000
@@ -223,6 +224,41 @@ def _nodes(profile: Profile, top: int) -> Table:
         cells = [each.name, each.op_type, f"{each.cycles:,}", f"{share:.1%}", peak]
         add_row(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
     return table
+
+
+_MAX_LEVELS = 4
+"""Maximum number of different loads of a tile that a row of the mapping lists."""
+
+
+def print_tile_mapping(profile: Profile, console: Console) -> None:
+    """Print how many elements of a tensor each tile has.
+
+    The tensors are those that PrintTileMapping operators read; without such operators, all.
+    """
+    variables = profile.estimate.variables
+    chosen = [each for each in variables if each.is_printed] or variables
+    table = make_table(
+        "tile mapping", "kind", "IPU|", "bytes|", "elements|", "tiles|", "tiles x elements", "by"
+    )
+    for each in chosen:
+        counts = count_elements(each.spread)
+        names = each.name or "computed constants", each.kind.value
+        sizes = each.num_bytes, int(counts.sum()), int((counts > 0).sum())
+        cells = [*names, str(each.ipu), *(f"{size:,}" for size in sizes)]
+        add_row(table, [*cells, _describe_levels(list_levels(each.spread)), each.source.value])
+    console.print(table)
+    console.print(
+        cell(
+            "modelled. plan: the split of a product, tiles counted from 0; scaled: the fullest "
+            "tile of such a split; linear: an average, spread evenly in vectors of 8 bytes"
+        )
+    )
+
+
+def _describe_levels(levels: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join(f"{tiles:,} x {elements:,}" for tiles, elements in levels[:_MAX_LEVELS])
+    left_out = sum(tiles for tiles, _ in levels[_MAX_LEVELS:])
+    return f"{shown}, {left_out:,} with fewer" if left_out else shown
 
 
 def make_table(*columns: str) -> Table:

@@ -461,16 +461,20 @@ def find_runs(values: Array) -> Runs:
     return [[end - start, int(values[start])] for start, end in pairs if end > start]
 
 
-def _describe_mapping(spread: Spread, source: Source) -> dict[str, Any]:
+def list_levels(spread: Spread) -> list[tuple[int, int]]:
+    """Return the numbers of tiles with as many elements, and these elements, the most first."""
     counts = count_elements(spread)
     sizes, tiles = np.unique(counts[counts > 0], return_counts=True)
-    levels = [[int(n), int(size)] for size, n in zip(sizes[::-1], tiles[::-1], strict=True)]
+    return list(zip(tiles[::-1].tolist(), sizes[::-1].tolist(), strict=True))
+
+
+def _describe_mapping(spread: Spread, source: Source) -> dict[str, Any]:
     return {
         "source": source.value,
         "average": source is not Source.PLAN,
         "elements": spread.elements,
-        "tiles": len(counts),
-        "levels": levels,
+        "tiles": len(count_elements(spread)),
+        "levels": list_levels(spread),
     }
 
 

@@ -157,6 +157,10 @@ class Liveness:
         """Return the IPU of a tensor that is an input of the graph or has been made."""
         return self._places[name]
 
+    def holder_of(self, name: str) -> str:
+        """Return the tensor that a view shows, or the name itself."""
+        return self._holders.get(name, name)
+
     def iter_lifetimes(self) -> Iterator[Lifetime]:
         """Yield the lifetime of each tensor with data. Call it after the last node."""
         spans: Iterable[tuple[str, tuple[int, int]]] = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import onnx
@@ -58,6 +58,8 @@ class Variable:
     bytes_per_element: int
     spread: Spread
     source: Source
+    is_printed: bool = False
+    """True if an operator PrintTileMapping reads it, or a view of it."""
 
 
 def find_spread(value: Value, layout: Layout | None, num_tiles: int) -> tuple[Spread, Source]:
@@ -89,7 +91,7 @@ def find_variables(
     for ipu in range(walk.options.num_ipus):
         nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
         found += _iter_permanent(graph, nodes, ipu, walk, len(operators))
-    return (*found, *_iter_tensors(walk, operators, len(graph.node)))
+    return (*found, *_iter_tensors(graph, walk, operators))
 
 
 def _iter_permanent(
@@ -97,13 +99,15 @@ def _iter_permanent(
 ) -> Iterator[Variable]:
     """Yield what is in an IPU's memory all the time."""
     tiles = walk.target.num_tiles
+    printed = set(_iter_printed(graph))
     for name in iter_weights(graph, list(nodes), walk.options.num_ipus):
         value = walk.values[name]
         spread, source = find_spread(value, None, tiles)
         if name in walk.stored and walk.stored[name].elements == value.size:
             spread, source = walk.stored[name], Source.PLAN
         if value.bytes:
-            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source)
+            found = _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source)
+            yield replace(found, is_printed=name in printed)
     others = Value((walk.further_weight_bytes[ipu],), 1)
     if others.size:
         spread, source = find_spread(others, None, tiles)
@@ -116,6 +120,13 @@ def _iter_permanent(
             yield _permanent(name, Kind.HANDED_ON, value, ipu, num_steps, spread, source)
 
 
+def _iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the tensors whose mapping the graph asks for."""
+    for node in graph.node:
+        if node.op_type == "PrintTileMapping":
+            yield node.input[0]
+
+
 def _permanent(
     name: str, kind: Kind, value: Value, ipu: int, num_steps: int, spread: Spread, source: Source
 ) -> Variable:
@@ -124,18 +135,20 @@ def _permanent(
 
 
 def _iter_tensors(
-    walk: Walk, operators: Sequence[OperatorCost], num_nodes: int
+    graph: onnx.GraphProto, walk: Walk, operators: Sequence[OperatorCost]
 ) -> Iterator[Variable]:
     """Yield the inputs and results of the main graph's nodes."""
     if not operators:
         return
     # A node with graphs inside it has several steps: a tensor is alive during all of them.
+    num_nodes = len(graph.node)
+    printed = {walk.liveness.holder_of(name) for name in _iter_printed(graph)}
     first = {num_nodes: len(operators), -1: -1}
     last = dict(first)
     for step, operator in enumerate(operators):
         first.setdefault(operator.position, step)
         last[operator.position] = step
-    for each in walk.liveness.iter_lifetimes():
+    for each in sorted(walk.liveness.iter_lifetimes(), key=lambda each: each.begin):
         value = walk.values[each.name]
         spread, source = find_spread(value, walk.layouts.get(each.name), walk.target.num_tiles)
         yield Variable(
@@ -148,4 +161,5 @@ def _iter_tensors(
             value.bytes_per_element,
             spread,
             source,
+            each.name in printed,
         )

@@ -695,6 +695,49 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
     assert syncs == sum(step.sync_cycles for step in steps)
 
 
+def test_tiles_are_written_beside_the_profile(onnx_file, tmp_path, run):
+    file = tmp_path / "tiles.json"
+    words = ("--batch_size", 2, "--json", "--tiles", file)
+    found, tiles = json.loads(run(onnx_file, *words)[1]), json.loads(file.read_text())
+    assert tiles["modelled"]
+    assert (tiles["model"], tiles["batch_size"]) == (found["model"], 2)
+    assert tiles["memory"][0]["fullest_bytes"] == found["peak_tile_bytes"]
+    assert {"c", "m", "w"} <= set(tiles["variables"]["name"])
+    took = (sum(tiles["steps"][cause]) for cause in ("sync", "exchange", "compute"))
+    assert sum(took) == found["cycles"]
+    assert f"wrote {file}" in run(onnx_file, "--batch_size", 2, "--tiles", file)[1]
+
+
+def test_the_tile_mapping_of_every_tensor_is_printed(onnx_file, run):
+    status, out, _ = run(onnx_file, "--batch_size", 2, "--print-tile-mapping")
+    assert status == 0
+    assert "tile mapping" in out
+    (weights,) = (line for line in out.splitlines() if line.startswith("│ w "))
+    assert [cell.strip() for cell in weights.split("│")[2:6]] == ["weight", "0", "5,120", "1,280"]
+    status, _, err = run(onnx_file, "--print_tile_mapping", "--json")
+    assert status == 2
+    assert "with --json write the mappings with --tiles" in err
+
+
+def test_only_the_tensors_that_a_model_asks_for_are_printed(tmp_path, run):
+    """The model of PopRT's example print_tile_mapping.py."""
+    shape = [4, 4, 8, 8]
+    nodes = [
+        helper.make_node("MatMul", ["X", "Y"], ["Z"]),
+        helper.make_node("PrintTileMapping", ["Z"], ["Out"], domain="ai.graphcore"),
+    ]
+    inputs = {"X": (F, shape), "Y": (F, shape)}
+    model = make_model(nodes, inputs, {"Out": (F, shape)}, {})
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid("", 11), helper.make_opsetid("ai.graphcore", 1)])
+    _, out, _ = run(save(model, tmp_path / "m.onnx"), "--print_tile_mapping")
+    table = out[out.index("tile mapping") :]
+    rows = [line.split("│")[1:-1] for line in table.splitlines() if line.startswith("│")]
+    assert len(rows) == 1, "X and Y are not asked for"
+    name, kind, _, size, elements = (cell.strip() for cell in rows[0][:5])
+    assert (name, kind, size, elements) == ("Z", "tensor", "4,096", "1,024")
+
+
 @pytest.mark.slow
 def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     command = [sys.executable, "-m", "poplar_triton.cli", "profile"]

@@ -22,7 +22,7 @@ from poplar_triton.profile.compare import (
     print_comparison,
     print_sweep,
 )
-from poplar_triton.profile.report import Content, describe_page, make_report, make_trace
+from poplar_triton.profile.report import Content, describe_page, make_report
 from poplar_triton.profile.source import Estimator, Settings, open_source
 from poplar_triton.profile.suggest import (
     Advice,
@@ -32,6 +32,7 @@ from poplar_triton.profile.suggest import (
     profile_batches,
     try_changes,
 )
+from poplar_triton.profile.trace import ALL_TILES, MEMORY, RECEIVED, make_trace
 from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
@@ -410,6 +411,22 @@ def test_the_steps_of_a_node_are_numbered_and_share_its_cycles_evenly(profile):
         assert max(compute) - min(compute) <= 1
         first = [event["cat"] for event in mine if event["args"]["step"].startswith("1 of ")]
         assert first == [cause for cause in ("sync", "exchange", "compute") if cause in first]
+
+
+def test_the_counters_of_a_trace_are_the_memory_and_the_bytes_of_the_exchange(profile):
+    found: dict[str, list[tuple[float, int]]] = {}
+    for event in make_trace(profile)["traceEvents"]:
+        if event["ph"] == "C":
+            found.setdefault(event["name"], []).append((event["ts"], event["args"]["bytes"]))
+    for name, attribute in (*MEMORY.items(), (ALL_TILES, "tensor_bytes")):
+        values = [value for _, value in found[name]]
+        assert values == [*(getattr(step, attribute) for step in profile.steps), 0]
+    times = [time for time, _ in found[ALL_TILES]]
+    assert times == sorted(times)
+    # A tile receives 4 bytes a cycle; the counter falls to 0 where an exchange ends.
+    received = [value for _, value in found[RECEIVED]]
+    assert sum(received) == 4 * sum(step.work.exchange for step in profile.steps)
+    assert received[1::2] == [0] * (len(received) // 2)
 
 
 def test_neighbours_of_a_sweep_share_the_converted_graph():
