@@ -12,14 +12,16 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import memory_cases
 import numpy as np
 from figures import C600, Point, iter_points
-from poprt.profiling.model_profile import kind_of
+from poprt.profiling import kind_of
+from poprt.profiling.kinds import layer_shares
+from poprt.profiling.model_profile import CloseVerdicts
 from report import make_document, make_markdown
 from rich.console import Console
 from rich.progress import track
@@ -28,6 +30,8 @@ from simipu.cost import CALIBRATION, Calibration
 
 _NEAR, _CLOSE = 0.25, 0.1
 """Errors up to which a prediction counts as right, and as good."""
+_CONSIDERABLE = 0.02
+"""Share of a network's time from which a kind of layer counts as validated with it."""
 _SWEEPS, _GAIN = 5, 0.001
 """Maximum number of sweeps over the constants, and minimum gain to accept a value."""
 
@@ -237,18 +241,22 @@ def overall(points: Sequence[Point]) -> tuple[float, float, float]:
 
 
 def make_errors(points: Sequence[Point]) -> dict[str, Any]:
-    """Return a profile's statement of its own error, by kind of network and precision, coarser for
-    few figures."""
+    """Return a profile's statements of its own error, by kind of network and precision, of the
+    layers that were validated, and of verdicts near the limit."""
     real = [point for point in points if point.modelled is not None and not point.is_simulated]
-    groups: dict[tuple[str | None, str | None], list[Point]] = {}
+    groups: dict[tuple[str, str | None], list[Point]] = {}
+    layers: set[str] = set()
     for point in real:
         assert point.modelled is not None
-        kind = kind_of(point.modelled)
-        for key in {(kind, point.precision), (kind, None), (None, None)}:
+        kind, shares = kind_of(point.modelled), layer_shares(point.modelled)
+        layers |= {layer for layer, share in shares.items() if share >= _CONSIDERABLE}
+        for key in ((kind, point.precision), (kind, None)):
             groups.setdefault(key, []).append(point)
     return {
         "source": "benchmarks/validation.py, every constant chosen without the network",
-        "version": 1,
+        "version": 2,
+        "layers": sorted(layers),
+        "memory": asdict(find_close_verdicts(list(memory_cases.iter_verdicts()))),
         "groups": [
             {
                 "kind": kind,
@@ -261,6 +269,15 @@ def make_errors(points: Sequence[Point]) -> dict[str, Any]:
             for (kind, precision), members in sorted(groups.items(), key=str)
         ],
     }
+
+
+def find_close_verdicts(verdicts: Sequence[memory_cases.Verdict]) -> CloseVerdicts:
+    """Return the range of a tile's memory in which verdicts were wrong, and how many of it."""
+    shares = {verdict: verdict.tile_bytes / C600.bytes_per_tile for verdict in verdicts}
+    wrong = [shares[each] for each in verdicts if each.predicted != each.published]
+    least, most = round(min(wrong), 3), round(max(wrong), 3)
+    inside = sum(least <= round(share, 3) <= most for share in shares.values())
+    return CloseVerdicts(least, most, inside, len(wrong))
 
 
 def plot(points: Iterable[Point], file: str) -> None:

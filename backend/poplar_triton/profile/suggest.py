@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from poprt.profiling import Profile, add_row, describe_seconds, kind_of, make_table
+from poprt.profiling import (
+    TRANSFORMERS,
+    Profile,
+    add_row,
+    describe_seconds,
+    kind_of,
+    make_table,
+)
 from poprt.terminal import cell
 from rich.console import Console
 from simipu import CompileError
@@ -246,7 +253,7 @@ def _iter_changes(settings: Settings, base: Profile, goal: str) -> Iterator[tupl
         shown = f"--{name}" if value is True else f"--{name} {value}"
         yield shown, replace(settings, options={**settings.options, name: value})
     used = tuple(settings.converter.get("used_passes", ()))
-    for name in _PASSES if kind_of(base.estimate) == "transformer" else ():
+    for name in _PASSES if kind_of(base.estimate) in TRANSFORMERS else ():
         if name not in used:
             passes = {**settings.converter, "used_passes": [*used, name]}
             yield f"--passes {','.join([*used, name])}", replace(settings, converter=passes)

@@ -3,11 +3,11 @@
 `poplar_triton.profile` opens models to profile them, and has sweeps, plots and traces.
 """
 
+from poprt.profiling.kinds import TRANSFORMERS, kind_of
 from poprt.profiling.model_profile import (
     Profile,
     describe_arithmetic,
     find_precision,
-    kind_of,
     make_profile,
 )
 from poprt.profiling.table import (
@@ -26,6 +26,7 @@ from poprt.profiling.table import (
 from poprt.profiling.tiles import Tiles, tiles_of
 
 __all__ = [
+    "TRANSFORMERS",
     "Profile",
     "Tiles",
     "add_row",

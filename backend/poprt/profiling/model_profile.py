@@ -19,28 +19,23 @@ from onnx import TensorProto
 from onnxgraph import attribute, find_inputs, name_nodes
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
 from simipu.numerics import QUARTERS
-from simipu.operators import Family, find_operator
 from simipu.target import Target
 
 import popef
 from poprt.pipeline import estimate
+from poprt.profiling.kinds import describe_kind, kind_of, layer_shares
 
 FILE = "errors.json"
-_MIN_FIGURES, _MIN_FAMILIES = 5, 2
-"""Minimum numbers of figures and families of a group. Fewer figures, or those of one network, say
-nothing of the next."""
-_KINDS = {"vision": Family.CONVOLUTION, "recurrent": Family.RECURRENT}
-"""Kinds of networks that do most of their arithmetic in one family of operators."""
-_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
-_HALF = 0.5
+_MIN_FIGURES = 3
+"""Minimum number of figures of a group; fewer say nothing of the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """Result of the validation for networks of a kind (or all) and a precision (or all)."""
+    """Result of the validation for networks of a kind and a precision (or all)."""
 
-    kind: str | None
-    """Kind of network: transformer, vision, recurrent or other; None for all kinds."""
+    kind: str
+    """Kind of network, as `kind_of` names it."""
     precision: str | None
     """Precision of the networks; None for all precisions."""
     families: int
@@ -54,80 +49,82 @@ class ExpectedError:
 
     def describe(self) -> str:
         """Return the error as a sentence."""
-        kinds = {
-            "transformer": "transformers",
-            "vision": "vision networks",
-            "recurrent": "recurrent networks",
-        }
-        of = kinds.get(
-            self.kind or "", "networks of other kinds" if self.kind else "networks of all kinds"
-        )
+        of = describe_kind(self.kind)
         words = f"{of} in {self.precision}" if self.precision else f"{of} in any precision"
+        networks = "1 network" if self.families == 1 else f"{self.families} networks"
         return (
             f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
-            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} "
-            "networks, each left out)"
+            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {networks}, each "
+            "left out)"
         )
 
 
-def kind_of(estimate: Estimate) -> str:
-    """Return the kind of network of a graph, by its operators.
+@dataclass(frozen=True, slots=True)
+class CloseVerdicts:
+    """Published verdicts, whether a model fits, near the limit, where some predictions are wrong.
 
-    vision: convolutions do half of the multiply-adds or more. recurrent: LSTM, GRU and RNN do.
-    transformer: a product follows a Softmax, or the graph has an attention operator. other: none of
-    these.
+    Outside of this range none was.
     """
-    macs: dict[str, int] = {}
-    attends = softmax = False
-    for operator in estimate.operators:
-        softmax = softmax or operator.op_type == "Softmax"
-        attends = (
-            attends or operator.op_type in _ATTENTION or (softmax and operator.op_type == "MatMul")
+
+    least: float
+    """Smallest modelled share of a tile's memory of a wrong verdict."""
+    most: float
+    """Largest one."""
+    verdicts: int
+    """Number of published verdicts in between."""
+    wrong: int
+    """Number of those that were predicted wrong."""
+
+    def describe(self) -> str:
+        """Return the range and the numbers as a sentence."""
+        return (
+            f"close: {self.wrong} of {self.verdicts} published verdicts were predicted wrong "
+            f"between {self.least:.0%} and {self.most:.0%} of a tile"
         )
-        macs[operator.op_type] = macs.get(operator.op_type, 0) + operator.work.macs
-    total = sum(macs.values())
-    for kind, family in _KINDS.items():
-        in_family = sum(
-            macs[op_type] for op_type in macs if find_operator(op_type).family is family
-        )
-        if total and in_family >= _HALF * total:
-            return kind
-    return "transformer" if attends else "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What `make validation` found: errors of kinds of networks, and the layers they have."""
+
+    groups: tuple[ExpectedError, ...] = ()
+    layers: frozenset[str] = frozenset()
+    """Kinds of layers that take a considerable part of the time of a validated network."""
+    memory: CloseVerdicts | None = None
+
+    @staticmethod
+    def parse(document: Mapping[str, Any]) -> Validation:
+        """Return the contents of the document that `make validation` wrote."""
+        groups = tuple(ExpectedError(**group) for group in document["groups"])
+        memory = CloseVerdicts(**document["memory"])
+        return Validation(groups, frozenset(document["layers"]), memory)
 
 
 def find_error(estimate: Estimate, precision: str) -> ExpectedError | None:
-    """Return the expected error of similar networks; None if nothing has been validated.
-
-    Similar networks have the same kind and precision, else the same kind, else the same precision;
-    otherwise all networks count.
-    """
-    return choose_error(_read_groups(), kind_of(estimate), precision)
+    """Return the expected error of networks of the same kind, in the same precision if enough were
+    measured, else in any; None for a kind that was never validated."""
+    return choose_error(read_validation().groups, kind_of(estimate), precision)
 
 
 def choose_error(
     groups: Sequence[ExpectedError], kind: str, precision: str
 ) -> ExpectedError | None:
-    """Return the nearest of the groups that have enough figures."""
+    """Return the nearest of the groups of a kind that have enough figures."""
     found = {
-        (each.kind, each.precision): each
+        each.precision: each
         for each in groups
-        if each.figures >= _MIN_FIGURES and each.families >= _MIN_FAMILIES
+        if each.kind == kind and each.figures >= _MIN_FIGURES
     }
-    for key in ((kind, precision), (kind, None), (None, precision), (None, None)):
-        if key in found:
-            return found[key]
-    return None
-
-
-def parse_groups(document: Mapping[str, Any]) -> tuple[ExpectedError, ...]:
-    """Return the groups in the document that `make validation` wrote."""
-    return tuple(ExpectedError(**group) for group in document["groups"])
+    return found.get(precision) or found.get(None)
 
 
 @cache
-def _read_groups() -> tuple[ExpectedError, ...]:
+def read_validation() -> Validation:
+    """Return what the validation found, as packaged; nothing if there is no file."""
     file = resources.files("poprt.profiling").joinpath(FILE)
-    return parse_groups(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else ()
+    if not file.is_file():
+        return Validation()
+    return Validation.parse(json.loads(file.read_text(encoding="utf-8")))
 
 
 _NOTHING_SECONDS = 1e-12
@@ -215,6 +212,26 @@ class Profile:
         return find_error(self.estimate, self.precision)
 
     @property
+    def kind(self) -> str:
+        """Kind of network."""
+        return kind_of(self.estimate)
+
+    @property
+    def close_verdicts(self) -> CloseVerdicts | None:
+        """Published verdicts near this one, if whether it fits is uncertain; else None."""
+        known = read_validation().memory
+        share = self.estimate.fullest.fullest_tile_bytes / self.target.bytes_per_tile
+        return known if known and known.least <= share <= known.most else None
+
+    @property
+    def unvalidated_layers(self) -> dict[str, float]:
+        """Share of the cycles of each kind of layer that no validated network has, largest
+        first."""
+        known = read_validation().layers
+        shares = layer_shares(self.estimate)
+        return {layer: share for layer, share in shares.items() if layer not in known}
+
+    @property
     def latency_parts(self) -> LatencyParts:
         """Parts of the latency of a single call."""
         result = self.estimate
@@ -279,6 +296,7 @@ class Profile:
             "peak_tile_bytes": result.peak_tile_bytes,
             "tile_bytes": self.target.bytes_per_tile,
             "fits": result.fits,
+            "fits_closely": asdict(close) if (close := self.close_verdicts) else None,
             "by_operator": result.by_operator(),
             "by_cause": result.by_cause(),
             "by_memory": result.by_memory(),
@@ -288,6 +306,8 @@ class Profile:
             "fallback_operators": result.fallback_operators,
             "total_cycles": result.total_cycles,
             "interval_cycles": result.interval_cycles,
+            "network_kind": self.kind,
+            "unvalidated_layers": self.unvalidated_layers,
             "expected_error": asdict(self.expected_error) if self.expected_error else None,
             "assumptions": list(result.assumptions),
             "ipus": [self._ipu_as_json(ipu) for ipu in result.ipus],

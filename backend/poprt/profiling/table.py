@@ -9,6 +9,7 @@ from rich.table import Table
 from simipu.cost import Peak, count_elements
 
 from popef._tools.text import escape
+from poprt.profiling.kinds import describe_kind
 from poprt.profiling.model_profile import Profile
 from poprt.profiling.tiles import list_levels
 from poprt.terminal import cell
@@ -20,6 +21,8 @@ FOUR_DIGITS = 1000
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 _MAX_ALIVE = 5
 """Maximum number of tensors in the table; the report has more."""
+_TOLD_SHARE = 0.01
+"""Minimum share of the time of an unvalidated kind of layer that is told."""
 _TWO_DECIMALS = 100
 """Numbers below this have two decimals, so that two figures can be told apart; larger ones have
 one."""
@@ -49,6 +52,8 @@ def describe_profile(profile: Profile) -> str:
     tile = profile.target.bytes_per_tile
     fits = "fits" if result.fits else "DOES NOT FIT"
     beside = result.fullest.io_tile_bytes
+    if profile.close_verdicts:
+        fits += f" ({profile.close_verdicts.describe()})"
     if beside > tile:
         fits += f" ({beside / 1024:,.0f} KiB on an I/O tile)"
     return (
@@ -93,9 +98,22 @@ def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
 
 
 def describe_error(profile: Profile) -> str:
-    """Return the expected error of such figures."""
+    """Return the expected error of such figures, and the layers that no validated network has."""
     found = profile.expected_error
-    return found.describe() if found else "error unknown: such networks have not been validated"
+    told = (
+        found.describe()
+        if found
+        else f"error unknown: {describe_kind(profile.kind)} were never validated, since nobody "
+        "published their times"
+    )
+    layers = [
+        f"{layer} ({share:.0%})"
+        for layer, share in profile.unvalidated_layers.items()
+        if share >= _TOLD_SHARE
+    ]
+    if layers:
+        told += f"; no validated network has its layers of {', '.join(layers)} of the time"
+    return told
 
 
 def describe_warnings(profile: Profile) -> list[str]:

@@ -166,6 +166,11 @@ class OperatorCost:
     """Bytes of all tiles of the IPU: weights that the call of an outlined layer copies."""
 
     @property
+    def layer(self) -> str:
+        """Kind of layer, for which a validation counts."""
+        return self.work.layer or self.work.kind
+
+    @property
     def cycles(self) -> int:
         """Cycles of compute, exchange and sync of the busiest tile, one after the other."""
         return self.work.compute + self.work.exchange + self.sync_cycles

@@ -9,6 +9,7 @@ and `simipu.numerics` do, and do not depend on each other.
 
 from simipu.operators.attributes import CHIP_DOMAIN
 from simipu.operators.entry import Family, Operator, Rounding
+from simipu.operators.formulas.work import Layer
 from simipu.operators.graphcore_domain import CHIP_OPERATORS, TYPED, has_past
 from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
 
@@ -19,6 +20,7 @@ __all__ = [
     "OPERATORS",
     "TYPED",
     "Family",
+    "Layer",
     "Operator",
     "Rounding",
     "find_operator",

@@ -14,13 +14,13 @@ from onnx import TensorProto
 from poprt import cli
 from poprt.profiling import model_profile
 from poprt.profiling.model_profile import (
+    CloseVerdicts,
     ExpectedError,
     Profile,
     TypeCost,
+    Validation,
     choose_error,
-    kind_of,
     make_profile,
-    parse_groups,
 )
 from poprt.profiling.table import (
     describe_macs,
@@ -278,56 +278,110 @@ def group(kind, precision, figures=50, error=0.08, networks=4):
     return ExpectedError(kind, precision, networks, figures, error, 0.93)
 
 
-def test_the_error_is_of_the_nearest_networks_that_have_figures_enough():
+def test_the_error_is_that_of_the_same_kind_or_unknown():
     groups = (
-        group("transformer", "fp16", error=0.01),
-        group("transformer", "fp8", figures=4, error=0.02),
-        group("transformer", "fp32", networks=1, error=0.02),
-        group("transformer", None, error=0.03),
-        group(None, "fp8", error=0.04),
-        group(None, None, error=0.05),
+        group("encoder", "fp16", error=0.01),
+        group("encoder", "fp8", figures=2, error=0.02),
+        group("encoder", None, error=0.03),
+        group("dense CNN", "fp8", networks=1, error=0.04),
     )
     found = {
-        (kind, precision): choose_error(groups, kind, precision).median_error
-        for kind in ("transformer", "vision")
-        for precision in ("fp16", "fp8", "fp32")
+        (kind, precision): choose_error(groups, kind, precision)
+        for kind in ("encoder", "dense CNN", "text CNN")
+        for precision in ("fp16", "fp8")
     }
-    assert list(found.values()) == [0.01, 0.03, 0.03, 0.05, 0.04, 0.05]
-    assert choose_error(groups[:1], "vision", "fp16") is None
-    assert parse_groups({"groups": [asdict(each) for each in groups]}) == groups
-    assert group("transformer", "fp16").describe() == (
-        "for transformers in fp16 validation found a median error of 8 %, 93 % within 25 % "
-        "(50 figures of 4 networks, each left out)"
+    errors = [each and each.median_error for each in found.values()]
+    assert errors == [0.01, 0.03, None, 0.04, None, None]
+    document = {
+        "groups": [asdict(each) for each in groups],
+        "layers": ["matmul"],
+        "memory": {"least": 0.9, "most": 1.1, "verdicts": 9, "wrong": 2},
+    }
+    assert Validation.parse(document).groups == groups
+    assert group("encoder", "fp16", networks=1).describe() == (
+        "for transformer encoders in fp16 validation found a median error of 8 %, 93 % within 25 % "
+        "(50 figures of 1 network, each left out)"
     )
 
 
-def test_a_network_is_of_the_kind_that_its_operators_make_it():
-    net = Builder()
-    image = net.input("x", [1, 16, 32, 32])
-    vision = net.add("Conv", image, net.weight(16, 16, 3, 3))
-    assert kind_of(profile_of(net.model(vision)).estimate) == "vision"
-    net = Builder()
-    scores = net.add("Softmax", net.add("MatMul", net.input("x", [64, 64]), net.weight(64, 64)))
-    assert kind_of(profile_of(net.model(scores)).estimate) == "other", (
-        "a classifier's last operator"
-    )
-    attended = net.add("MatMul", scores, net.weight(64, 64))
-    assert kind_of(profile_of(net.model(attended)).estimate) == "transformer"
-    net = Builder()
-    assert kind_of(profile_of(net.model(net.add("Relu", net.input("x", [4])))).estimate) == "other"
+def attention_of(net, rows):
+    query, keys = net.input("q", [12, rows, 64]), net.input("k", [12, 64, 128])
+    scores = net.add("Softmax", net.add("MatMul", query, keys))
+    return net.add("MatMul", scores, net.input("v", [12, 128, 64]))
 
 
-def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
-    monkeypatch.setattr(model_profile, "_read_groups", tuple)
-    found = profile_of(matmul(16, 16, 16))
+def convolution_of(net, shape, weights, **attributes):
+    return net.add("Conv", net.input("x", shape), net.weight(*weights), **attributes)
+
+
+def scattered(net):
+    index = net.input("i", [4096, 16], TensorProto.INT32)
+    rows = net.input("x", [512, 16])
+    return net.add("ScatterElements", rows, index, net.input("u", [4096, 16]), axis=0)
+
+
+NETWORKS = {
+    "dense CNN": lambda net: convolution_of(net, [1, 16, 32, 32], [16, 16, 3, 3]),
+    "depthwise CNN": lambda net: convolution_of(net, [1, 16, 32, 32], [16, 1, 3, 3], group=16),
+    "text CNN": lambda net: convolution_of(net, [1, 1, 64, 300], [100, 1, 3, 300]),
+    "CNN over time": lambda net: convolution_of(net, [1, 16, 400], [16, 16, 5]),
+    "encoder": lambda net: attention_of(net, 128),
+    "decoder step": lambda net: attention_of(net, 1),
+    "recurrent": lambda net: net.add(
+        "LSTM",
+        net.input("x", [5, 2, 16]),
+        net.weight(1, 64, 16),
+        net.weight(1, 64, 16),
+        hidden_size=16,
+    ),
+    "gather and scatter": scattered,
+    "MLP": lambda net: net.add("MatMul", net.input("x", [64, 64]), net.weight(64, 64)),
+    "audio front end": lambda net: net.add("DFT", net.input("x", [2, 128, 1])),
+    "other": lambda net: net.add("Relu", net.input("x", [4])),
+}
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_network_is_of_the_kind_that_its_layers_make_it(kind):
+    net = Builder()
+    assert profile_of(net.model(NETWORKS[kind](net))).kind == kind
+
+
+def test_a_classifiers_softmax_makes_no_transformer():
+    net = Builder()
+    product = net.add("MatMul", net.input("x", [64, 64]), net.weight(64, 64))
+    assert profile_of(net.model(net.add("Softmax", product))).kind == "MLP"
+
+
+def test_a_kind_and_layers_that_were_never_validated_are_said_to_be_so():
+    net = Builder()
+    found = profile_of(net.model(NETWORKS["text CNN"](net)))
     assert found.as_json()["expected_error"] is None
-    assert "error unknown: such networks have not been validated" in printed(found)
+    assert found.as_json()["network_kind"] == "text CNN"
+    assert found.as_json()["unvalidated_layers"] == {"text convolution": pytest.approx(1.0)}
+    told = " ".join(printed(found).split())
+    assert "error unknown: convolutional networks over text were never validated" in told
+    assert "layers of text convolution (100%) of the time" in told
+
+
+def test_a_verdict_near_the_limit_says_how_many_of_the_published_were_wrong(monkeypatch):
+    found = profile_of(matmul(64, 256, 512))
+    share = found.estimate.fullest.fullest_tile_bytes / found.target.bytes_per_tile
+    assert found.close_verdicts is None
+    assert "close" not in printed(found)
+    near = CloseVerdicts(share - 0.01, share + 0.01, 9, 2)
+    monkeypatch.setattr(model_profile, "read_validation", lambda: Validation(memory=near))
+    assert "fits (close: 2 of 9 published verdicts were" in " ".join(printed(found).split())
+    assert found.as_json()["fits_closely"] == asdict(near)
 
 
 def test_what_validation_wrote_can_be_read():
-    assert all(
-        0 <= each.within_25 <= 1 and each.median_error >= 0 for each in model_profile._read_groups()
-    )
+    found = model_profile.read_validation()
+    assert {"dense CNN", "encoder"} <= {each.kind for each in found.groups}
+    assert all(0 <= each.within_25 <= 1 and each.median_error >= 0 for each in found.groups)
+    assert {"convolution", "matmul", "softmax"} <= found.layers
+    assert found.memory.least < 1 < found.memory.most
+    assert 0 < found.memory.wrong < found.memory.verdicts
 
 
 def test_what_is_live_at_the_peak_is_listed_largest_first():

@@ -19,7 +19,7 @@ from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
 from simipu.operators.formulas.moving import INDEX_BYTES, move
 from simipu.operators.formulas.plan import Product
 from simipu.operators.formulas.reducing import reduction, softmax_of
-from simipu.operators.formulas.work import Context, Work, is_wide
+from simipu.operators.formulas.work import Context, Layer, Work, is_wide
 from simipu.target import HALF_BYTES
 
 _ADDED = Elementwise(v.InnerLoop(3, 4), v.InnerLoop(3, 2))
@@ -83,8 +83,9 @@ def attention(context: Context) -> Work:
     first = Product(batch * heads, lengths[0], widths[0], lengths[1], element, partial)
     second = Product(batch * heads, lengths[0], lengths[1], widths[1], element, partial)
     mask = context.spread("mask", context.pass_over(scores, BROADCAST.loop(scores)))
+    layer = Layer.ATTENTION if lengths[0] > 1 else Layer.ATTENTION_STEP
     return in_turn(
-        "attention",
+        layer,
         products.planned(context, first),
         *([mask] if context.has(_MASK) else []),
         softmax_of(context, scores),

@@ -25,7 +25,7 @@ from simipu.operators.formulas.elementwise import ADDED, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
 from simipu.operators.formulas.narrow import MOST_CHANNELS, Narrow, plan_narrow
 from simipu.operators.formulas.plan import Plan, Product, plan_product
-from simipu.operators.formulas.work import Context, Work
+from simipu.operators.formulas.work import Context, Layer, Work
 from simipu.target import FLOAT_BYTES, HALF_BYTES, Target
 
 MAX_RECEIVERS = 7
@@ -63,6 +63,9 @@ def matmul(context: Context) -> Work:
     work = _cast_and_planned(
         context, with_stored(context, Product(groups, rows, max(1, left.shape[-1]), n, *widths))
     )
+    if not any(context.is_constant(i) for i in range(2)):
+        is_token = min(rows, n) == 1
+        work = replace(work, layer=Layer.ATTENTION_STEP if is_token else Layer.ATTENTION)
     return with_dynamic_operands(context, work)
 
 
@@ -154,8 +157,28 @@ def convolution(context: Context) -> Work:
         return not fits, cycles if fits else work.temporary_bytes
 
     # Packed and combined ways also multiply zeros.
-    best = replace(min(ways, key=objective), macs=product.rows * weights.size)
+    best = replace(
+        min(ways, key=objective),
+        macs=product.rows * weights.size,
+        layer=_layer_of(product.groups, source, kernel),
+    )
     return _with_bias(context, best)
+
+
+_WIDE_KERNEL = 16
+"""Positions from which a kernel that is as wide as its input is one over words: a vector of fewer
+numbers is none."""
+
+
+def _layer_of(groups: int, source: Value, kernel: Sequence[int]) -> str:
+    if groups > 1:
+        return Layer.GROUPED_CONVOLUTION
+    if math.prod(kernel) == 1:
+        return Layer.CONVOLUTION
+    if kernel[-1] >= _WIDE_KERNEL and len(kernel) > 1 and kernel[-1] == source.shape[-1]:
+        return Layer.TEXT_CONVOLUTION
+    over_time = sum(size > 1 for size in source.shape[2:]) == 1
+    return Layer.CONVOLUTION_OVER_TIME if over_time else Layer.CONVOLUTION
 
 
 def _iter_combined(product: Product) -> Iterator[Product]:

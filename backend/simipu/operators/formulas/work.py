@@ -23,6 +23,25 @@ VIEW = "view"
 """Kind of an operator that moves and computes nothing."""
 
 
+class Layer:
+    """Kinds of layers whose times are published apart, and so may be validated apart. Other
+    operators' layers are the kinds of their work."""
+
+    PRODUCT = "matmul"
+    ATTENTION = "attention"
+    """Product of two activations."""
+    ATTENTION_STEP = "attention of one row"
+    """The same with a single row for each group, as in a decoder that has its keys."""
+    CONVOLUTION = "convolution"
+    GROUPED_CONVOLUTION = "grouped convolution"
+    TEXT_CONVOLUTION = "text convolution"
+    """Kernel of many positions that is as wide as its input: the vectors of a few words."""
+    CONVOLUTION_OVER_TIME = "convolution over time"
+    """Kernel of several positions in a single dimension."""
+    RECURRENT = "recurrent"
+    GATHER = "gather"
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """Cost of an operator: cycles of the busiest tile, supersteps, tiles at work, memory of a
@@ -47,6 +66,8 @@ class Work:
     fallback: bool = False
     layout: Layout | None = field(default=None, compare=False)
     """Layout of the results, if it is not row after row."""
+    layer: str = ""
+    """Kind of layer, of `Layer`; "" if it is that of the work."""
     broadcasts: int = 1
     """Number of tiles that receive the same part of a product's activations."""
     receivers: tuple[int, int] | None = field(default=None, compare=False)
