@@ -10,12 +10,12 @@ METRICS_PORT ?= $(shell expr $(HTTP_PORT) + 2)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# The distributions of this checkout; popart, popdist and poptorch have the names of the real packages.
-FOLDERS := popef . backend/popart backend/popdist backend/poptorch
-PROJECTS := pyproject.toml setup.py popef/VERSION $(patsubst %,%/pyproject.toml,popef backend/popart backend/popdist)
+# The distributions of this checkout; popart, popdist, poptorch and pva have the names of the real packages.
+FOLDERS := popef . backend/pva backend/popart backend/popdist backend/poptorch
+PROJECTS := pyproject.toml setup.py popef/VERSION $(patsubst %,%/pyproject.toml,popef backend/pva backend/popart backend/popdist)
 EDITABLE := --editable ./popef
 # Behind poplar-triton, which they require: before it pip looks for that in the index, because extras are asked of it.
-SDK_NAMES := --editable ./backend/popart --editable ./backend/popdist
+SDK_NAMES := --editable ./backend/pva --editable ./backend/popart --editable ./backend/popdist
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
 # With it set, each Python process that tests start would compile the whole project again.

@@ -47,13 +47,13 @@ def main() -> int:
 
 
 def check_distributions() -> None:
-    """Check that popart, popdist and poptorch are distributions, and that the rest works without
+    """Check that popart, popdist, poptorch and pva are distributions, and that the rest works without
     them."""
     versions = {
-        each: importlib.metadata.version(each) for each in ("popart", "popdist", "poptorch")
+        each: importlib.metadata.version(each) for each in ("popart", "popdist", "poptorch", "pva")
     }
     assert all(version.startswith("3.4.0+sim.") for version in versions.values()), versions
-    run_python("import popart, popdist, popdist.popart; assert popdist.getNumInstances() == 1")
+    run_python("import popart, popdist, popdist.popart, pva; assert popdist.getNumInstances() == 1")
     uninstall = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", *versions]
     subprocess.run(uninstall, check=True, timeout=SECONDS)
     run_python(

@@ -1,4 +1,4 @@
-"""popart, popdist and poptorch are distributions of the real packages' names."""
+"""popart, popdist, poptorch and pva are distributions of the real packages' names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import popart
 import popdist
+import pva
 import pytest
 
 tomllib = pytest.importorskip("tomllib")  # from Python 3.11 on
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("popart", "popdist", "poptorch")
+NAMES = ("popart", "popdist", "poptorch", "pva")
 
 
 def read_project(folder: str) -> dict[str, Any]:
@@ -25,7 +26,8 @@ def settings(request) -> dict[str, Any]:
 
 
 def test_their_version_is_that_of_the_packages(settings):
-    assert settings["project"]["version"] == popart.__version__ == popdist.__version__
+    version = settings["project"]["version"]
+    assert version == popart.__version__ == popdist.__version__ == pva.__version__
 
 
 def test_their_version_satisfies_scripts_that_ask_for_the_sdk_and_ends_with_ours():
@@ -38,7 +40,7 @@ def test_each_requires_exactly_the_others_of_its_own_release(folder):
     project = read_project(folder)["project"]
     extras = project.get("optional-dependencies", {}).values()
     required = [*project.get("dependencies", ()), *(each for extra in extras for each in extra)]
-    found = [each for each in required if each.startswith(("popart", "popdist", "poptorch"))]
+    found = [each for each in required if each.startswith(NAMES)]
     own = (ROOT / "popef" / "VERSION").read_text().strip()
     assert all(each.endswith(f"=={popart.__version__}") for each in found)
     for each in required:

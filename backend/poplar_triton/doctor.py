@@ -29,7 +29,7 @@ MINIMUM_GLIBC = (2, 35)
 """Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
 newer."""
 _ROOMS = Path(__file__).resolve().parents[1]
-SDK_PACKAGES = ("popart", "poptorch", "popdist")
+SDK_PACKAGES = ("popart", "poptorch", "popdist", "pva")
 """Packages that a real SDK has, too."""
 MIN_SHARED_MIB = 64
 """Minimum size of shared memory, which is docker's default for a container. Each instance of a

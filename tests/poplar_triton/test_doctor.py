@@ -202,6 +202,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         {"subject": "popart", "found": "ours", "remedy": ""},
         {"subject": "poptorch", "found": "ours", "remedy": ""},
         {"subject": "popdist", "found": "ours", "remedy": ""},
+        {"subject": "pva", "found": "ours", "remedy": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -216,6 +217,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["popart", "ours", "ok"],
         ["poptorch", "ours", "ok"],
         ["popdist", "ours", "ok"],
+        ["pva", "ours", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
@@ -244,7 +246,7 @@ def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, 
 
 
 ROOMS = Path(doctor.__file__).resolve().parents[1]
-"""Folder of this project's popart, poptorch and popdist."""
+"""Folder of this project's popart, poptorch, popdist and pva."""
 
 
 @pytest.fixture
