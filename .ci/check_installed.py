@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def check_distributions() -> None:
-    """Check that popart, popdist, poptorch and pva are distributions, and that the rest works without
+    """Check that the packages of the SDK are distributions, and that the rest works without
     them."""
     versions = {
         each: importlib.metadata.version(each) for each in ("popart", "popdist", "poptorch", "pva")
