@@ -23,7 +23,7 @@ STEP_CYCLES, HOST_CYCLES = 200, 80
 def make_profile() -> dict[str, Any]:
     """Return the document of the profile."""
     part: dict[str, Any] = {"name": "", "children": []}
-    transfer = {"kind": "StreamCopy", "first": None, "last": None, "children": []}
+    transfer: dict[str, Any] = {"kind": "StreamCopy", "first": None, "last": None, "children": []}
     inside = {**part, "kind": "Execute", "first": 3, "last": 3}
     children = [
         {**transfer, "name": "host to device", "bytes": 300},
