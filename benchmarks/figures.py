@@ -362,7 +362,9 @@ def _simulated_cycles(
 
     def cycles(way: Way) -> int:
         if isinstance(way, Narrow):
-            return plan_narrow(way, target, calibration).cycles(calibration, target)
+            narrow = plan_narrow(way, target, calibration)
+            assert narrow is not None
+            return narrow.cycles(calibration, target)
         plan = plan_product(way, target, PlanOptions(), calibration)
         return plan.cycles + plan.steps * calibration.step_cycles(target)
 

@@ -148,6 +148,25 @@ def test_groups_never_cost_more_than_a_dense_convolution(
 
 
 @pytest.mark.parametrize(
+    ("op_type", "filters", "attributes"),
+    [
+        ("Conv", [32, 2, 3, 3], {"dilations": [2, 2]}),
+        ("Conv", [32, 4, 3, 3], {"strides": [3, 3]}),
+        ("Conv", [64, 1, 3, 3], {"strides": [3, 3]}),
+        ("ConvTranspose", [32, 2, 3, 3], {}),
+    ],
+)
+def test_groups_that_neither_vertex_can_compute_have_a_cost(
+    op_type: str, filters: list[int], attributes: dict[str, Any]
+) -> None:
+    groups = 32 // filters[1]
+    node = one_node(op_type, [[1, 32, 16, 16], filters], group=groups, **attributes)
+    (found,) = estimate(node, C600).operators
+    assert found.work.kind == "convolution"
+    assert found.work.macs
+
+
+@pytest.mark.parametrize(
     ("blocks", "field", "kernel", "stride", "partials", "slic", "vmac"),
     [
         ((1, 4), (5, 28), (3, 3), 1, 4, 2910, 8604),

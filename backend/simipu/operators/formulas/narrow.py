@@ -78,10 +78,13 @@ class NarrowPlan:
 
 
 @lru_cache(maxsize=16384)
-def plan_narrow(narrow: Narrow, target: Target, calibration: Calibration) -> NarrowPlan:
-    """Return the cheapest plan; equal convolutions are planned once."""
+def plan_narrow(narrow: Narrow, target: Target, calibration: Calibration) -> NarrowPlan | None:
+    """Return the cheapest plan, or None if neither vertex can compute the convolution, as with gaps
+    between the kernel's elements and several channels a group; equal ones are planned once."""
     return min(
-        _iter_plans(narrow, target, calibration), key=lambda plan: plan.cycles(calibration, target)
+        _iter_plans(narrow, target, calibration),
+        key=lambda plan: plan.cycles(calibration, target),
+        default=None,
     )
 
 

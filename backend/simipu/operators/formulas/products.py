@@ -136,7 +136,7 @@ def convolution(context: Context) -> Work:
     product = _convolution(context, source, weights, field)
     ways = [_cast_and_planned(context, each) for each in _iter_combined(product)]
     if product.groups > 1 and max(product.k, product.n) <= MOST_CHANNELS:
-        ways.append(_narrow_groups(context, product, kernel))
+        ways += _iter_narrow(context, product, kernel)
     if context.node.op_type == "Conv":
         sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)
         ways += [
@@ -322,8 +322,8 @@ def find_sizes(source: Sequence[int], field: Sequence[int], kernel: Sequence[int
     return list(zip(source, field, kernel, strict=False))
 
 
-def _narrow_groups(context: Context, product: Product, kernel: Sequence[int]) -> Work:
-    """Return the cost of the SLIC or VMAC vertex."""
+def _iter_narrow(context: Context, product: Product, kernel: Sequence[int]) -> Iterator[Work]:
+    """Yield the cost of the SLIC or VMAC vertex, if one of them can compute the groups."""
     strides = [1, *context.attribute("strides", [1] * len(kernel))]
     dilations = context.attribute("dilations", [1])
     narrow = Narrow(
@@ -342,8 +342,10 @@ def _narrow_groups(context: Context, product: Product, kernel: Sequence[int]) ->
     )
     target = context.target
     plan = plan_narrow(narrow, target, context.calibration.planning)
+    if plan is None:
+        return
     even = max(1, context.result.size) / target.num_tiles
-    return Work(
+    yield Work(
         f"convolution {plan.kind}",
         compute=plan.compute,
         exchange=plan.exchange,
