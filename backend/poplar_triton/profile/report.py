@@ -1,9 +1,9 @@
 """A profile as a page.
 
 The page is one HTML file with everything in it, which loads nothing from elsewhere. It shows a JSON
-document in it, which `page/page.js` draws with the JavaScript of plotly's wheel. All text of a
-model is in that document and is never parsed as markup: it is inserted as text, and the page's
-policy allows only its own scripts.
+document in it, which `page/page.js` draws with `page/base.js` and the JavaScript of plotly's wheel.
+All text of a model is in that document and is never parsed as markup: it is inserted as text, and
+the page's policy allows only its own scripts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib import resources
@@ -79,15 +79,22 @@ def require_plotly() -> None:
 
 def make_report(content: Content) -> str:
     """Return the HTML page, which refers to no other resource."""
-    scripts = [_read("plotly", "package_data", "plotly.min.js"), _page("page.js")]
-    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    title = f"{cut(content.profile.model)} on {content.profile.chip}"
+    return make_page(title, "IPU profile · modelled", "page.js", describe_page(content))
+
+
+def make_page(title: str, kicker: str, script: str, document: Mapping[str, Any]) -> str:
+    """Return an HTML page that refers to no other resource, in which a script of `page/` draws a
+    JSON document. The kicker is the line above the heading."""
+    plotly = _read("plotly", "package_data", "plotly.min.js")
+    scripts = [plotly, _page("base.js"), _page(script)]
     return Template(_page("page.html")).substitute(
-        title=escape(f"{_cut(content.profile.model)} on {content.profile.chip}"),
-        policy=policy,
+        title=escape(title),
+        kicker=escape(kicker),
+        policy=" ".join(f"'sha256-{_digest(each)}'" for each in scripts),
         style=_page("page.css"),
-        plotly=scripts[0],
-        script=scripts[1],
-        data=_encode(describe_page(content)),
+        scripts="\n".join(f"<script>{each}</script>" for each in scripts),
+        data=_encode(document),
     )
 
 
@@ -97,7 +104,7 @@ def describe_page(content: Content) -> dict[str, Any]:
     parts, latency = describe_sum(profile)
     subject = f"batch {profile.batch_size}, {profile.arithmetic}"
     return {
-        "title": _cut(profile.model),
+        "title": cut(profile.model),
         "subject": f"{subject} on {profile.chip}",
         "fits": result.fits,
         "latency": parts,
@@ -112,7 +119,7 @@ def describe_page(content: Content) -> dict[str, Any]:
         "peak_macs": profile.peak_macs_per_cycle,
         "causes": {cause: cycles for cause, cycles in result.by_cause().items() if cycles},
         "types": [
-            [_cut(each.op_type), each.count, each.compute, each.exchange, each.sync]
+            [cut(each.op_type), each.count, each.compute, each.exchange, each.sync]
             for each in profile.by_type()
         ],
         "memory": _memory(profile),
@@ -145,14 +152,14 @@ def _memory(profile: Profile) -> dict[str, Any]:
         ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)
     ]
     peak = result.peak
-    alive = [[_cut(name), size] for name, size in list_alive(peak)] if peak else []
+    alive = [[cut(name), size] for name, size in list_alive(peak)] if peak else []
     return {
         "peak": result.peak_tile_bytes,
         "tile": tile_bytes,
         "held": {cause: size for cause, size in result.by_memory().items() if size},
         "staying": staying,
         "io_tile": result.fullest.io_tile_bytes,
-        "node": _cut(peak.node) if peak else "",
+        "node": cut(peak.node) if peak else "",
         "alive": alive,
         "ipus": [
             [number, ipu.cycles, ipu.peak_tile_bytes, ipu.fullest_tile_bytes <= tile_bytes]
@@ -181,7 +188,7 @@ def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
     types = _Words(each.op_type for each in steps)
     plans = _Words(each.work.plan or each.work.kind for each in steps)
     return {
-        "name": [_cut(each.name) for each in steps],
+        "name": [cut(each.name) for each in steps],
         "types": types.words,
         "type": types.numbers,
         "plans": plans.words,
@@ -203,7 +210,7 @@ class _Words:
 
     def __init__(self, texts: Iterable[str]) -> None:
         found: dict[str, int] = {}
-        self.numbers = [found.setdefault(_cut(text), len(found)) for text in texts]
+        self.numbers = [found.setdefault(cut(text), len(found)) for text in texts]
         self.words = list(found)
 
 
@@ -263,16 +270,16 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
 
 
 def _side_by_side(each: Difference) -> list[str | int | None]:
-    return [_cut(each.name), _cut(each.op_type), each.first, each.second]
+    return [cut(each.name), cut(each.op_type), each.first, each.second]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """Return a name in a form that can be shown: without control characters and at most `_MAX_NAME`
     long."""
     return escape_control(text, _MAX_NAME)
 
 
-def _encode(document: dict[str, Any]) -> str:
+def _encode(document: Mapping[str, Any]) -> str:
     """Return JSON that can stand in a script element: nothing in it ends the element or starts a
     comment."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)

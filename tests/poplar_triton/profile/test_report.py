@@ -145,16 +145,17 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
     )
     text = make_report(Content(profile))
     found = Scripts(text)
-    (kind, data), (_, plotly), (_, drawing) = found.scripts
+    (kind, data), (_, plotly), (_, base), (_, drawing) = found.scripts
     assert kind["type"] == "application/json"
     assert json.loads(data)["nodes"]["name"] == [name]
     assert "img" not in found.tags
     assert "plotly.js" in plotly[:100]
-    assert drawing == report._page("page.js")
+    assert [base, drawing] == [report._page("base.js"), report._page("page.js")]
     assert "<title>a &lt;b&gt; &amp; $title on C600 (ipu21)</title>" in text
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src 'none'" in policy
-    assert [report._digest(script) in policy for script in (plotly, drawing, data)] == [
+    assert [report._digest(script) in policy for script in (plotly, base, drawing, data)] == [
+        True,
         True,
         True,
         False,
