@@ -17,6 +17,22 @@ it had: the chip has no 64-bit types."""
 
 
 @dataclass(frozen=True, slots=True)
+class BoardPower:
+    """Published electrical power of one IPU's share of its board, in watts (section 1.4 of
+    docs/ipu-performance.md); None where no source gives a figure."""
+
+    board: str
+    """Board or machine that the figures are of, and the number of IPUs that share it."""
+    idle_watts: float | None
+    """Power of a board that computes nothing; a lower bound."""
+    typical_watts: float | None
+    """Power while typical workloads run."""
+    max_watts: float | None
+    """Power that the board or its cooling is designed for; an upper bound."""
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Chip for which a program is compiled. Rates are per tile and cycle."""
 
@@ -64,6 +80,8 @@ class Target:
     external_sync_cycles: int = 600
     """Cycles of a sync with the host or another IPU (Target::getGlobalSyncCycles of a C600; section
     2)."""
+    power: BoardPower | None = None
+    """Published power of one IPU; None if it is no board."""
     is_ipu_model: bool = False
     """True for Graphcore's simulator of a chip, the IPU Model, whose cycles are not the chip's."""
     given_name: str = field(default="", compare=False)
@@ -114,6 +132,40 @@ class Target:
         return macs // 4
 
 
+_TOOLS = "https://docs.graphcore.ai/projects/command-line-tools/en/latest/"
+_NEWS = "https://www.eenewseurope.com/en/"
+_C2_POWER = BoardPower(
+    "C2 card of 2 IPUs",
+    idle_watts=None,
+    typical_watts=None,
+    max_watts=300 / 2,
+    sources=("https://github.com/graphcore/legacy_drivers_and_tools",),
+)
+_M2000_POWER = BoardPower(
+    "IPU-M2000 of 4 IPUs",
+    idle_watts=None,
+    typical_watts=1000 / 4,
+    max_watts=1500 / 4,
+    sources=(f"{_NEWS}graphcore-details-power-figures-for-mk2-chip-and-ai-system/",),
+)
+_BOW_POWER = BoardPower(
+    "Bow-2000 of 4 IPUs",
+    idle_watts=None,
+    typical_watts=1250 / 4,
+    max_watts=None,
+    sources=(f"{_NEWS}graphcore-details-power-for-bow-ai-unit/",),
+)
+_C600_POWER = BoardPower(
+    "C600 card of 1 IPU",
+    idle_watts=12.6,
+    typical_watts=None,
+    max_watts=185,
+    sources=(
+        "https://docs.graphcore.ai/projects/C600-datasheet/en/latest/overview.html",
+        f"{_TOOLS}device-attributes.html",
+    ),
+)
+
 _MK2 = Target(
     name="ipu2",
     ipu_version=2,
@@ -127,8 +179,11 @@ _MK2 = Target(
     float_macs=16,
     host_bytes_per_second=5.5e9,
     link_bytes_per_second=54.4e9,
+    power=_M2000_POWER,
 )
-_BOW = replace(_MK2, name="bow", description="Bow", aliases=(), clock_hz=1_850_000_000)
+_BOW = replace(
+    _MK2, name="bow", description="Bow", aliases=(), clock_hz=1_850_000_000, power=_BOW_POWER
+)
 
 TARGETS: dict[str, Target] = {
     "ipu1": Target(
@@ -144,11 +199,17 @@ TARGETS: dict[str, Target] = {
         float_macs=8,
         host_bytes_per_second=5.5e9,
         link_bytes_per_second=54.4e9,
+        power=_C2_POWER,
     ),
     "ipu2": _MK2,
     "bow": _BOW,
     "ipumodel": replace(
-        _MK2, name="ipumodel", description="IPU Model of a GC200", aliases=(), is_ipu_model=True
+        _MK2,
+        name="ipumodel",
+        description="IPU Model of a GC200",
+        aliases=(),
+        is_ipu_model=True,
+        power=None,
     ),
     "ipu21": replace(
         _MK2,
@@ -160,6 +221,7 @@ TARGETS: dict[str, Target] = {
         quarter_macs=128,
         host_bytes_per_second=9.4e9,
         link_bytes_per_second=27.2e9,
+        power=_C600_POWER,
     ),
 }
 _ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
