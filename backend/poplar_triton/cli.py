@@ -1,4 +1,4 @@
-"""The `poplar-triton` command: serve, tfserving, build, demo, profile, install, doctor.
+"""The `poplar-triton` command: serve, tfserving, build, demo, profile, compare, install, doctor.
 
 The supervisor of `serve` runs as long as the server. So a command imports its modules itself, and
 only the called command adds its arguments. This keeps numpy and ONNX Runtime out of the supervisor.
@@ -183,6 +183,13 @@ def _add_profile(add: Add) -> None:
     command.add_arguments(add(command.run, text, command.EXAMPLES))
 
 
+def _add_compare(add: Add) -> None:
+    from poplar_triton.compare import command
+
+    text = "compare chips (modelled) with this machine (measured): speed, energy and cost"
+    command.add_arguments(add(command.run, text, command.EXAMPLES))
+
+
 def _add_install(add: Add) -> None:
     text = "install the backend into an existing Triton server"
     put = add(_install, text, ("poplar-triton install /opt/tritonserver/backends",))
@@ -207,6 +214,7 @@ _COMMANDS: dict[str, Callable[[Add], None]] = {
     "demo": _add_demo,
     "build": _add_build,
     "profile": _add_profile,
+    "compare": _add_compare,
     "install": _add_install,
     "doctor": _add_doctor,
 }

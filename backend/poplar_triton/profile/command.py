@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +38,7 @@ from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
 from poplar_triton.profile.report import Content, make_report, require_plotly
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source, quietly
 from poplar_triton.profile.suggest import (
     BATCH_SIZES,
     GOALS,
@@ -246,17 +244,6 @@ def _run_one(options: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress warnings: each attempt would repeat those of the requested settings."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def _count_points(options: argparse.Namespace, num_points: int) -> int:
     """Return the maximum number of profiles, for the progress bar."""
     num_points += bool(options.compare)
@@ -283,7 +270,7 @@ def _try_further(
         for point, profile in zip(points, profiles, strict=True)
     ]
     attempts = Attempts(estimator, _max_profiles(options), known)
-    with _quietly():
+    with quietly():
         advice = try_changes(attempts, points[0], profiles[0], options.goal or THROUGHPUT)
         if not options.html:
             return advice, Batches()

@@ -7,7 +7,9 @@ Either may be in a folder, which is a model of a Triton repository or just holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -133,6 +135,8 @@ class OnnxSource:
     path: Path
     input_shape: dict[str, Sequence[int]]
     name: str = field(init=False)
+    file: Path = field(init=False)
+    """ONNX file at the path."""
     target: str = DEFAULT_CHIP
     precision: str = "fp32"
     """Precision of the estimate; fp32 keeps the model's own types, as in poprt."""
@@ -140,7 +144,7 @@ class OnnxSource:
     _model: onnx.ModelProto = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        file = OnnxFrontend(self.path).get_onnx_name()
+        self.file = file = Path(OnnxFrontend(self.path).get_onnx_name())
         self.name = file.stem
         try:
             self._model = onnx.load(file, format="protobuf", load_external_data=False)
@@ -173,6 +177,12 @@ class OnnxSource:
             **converter,
         )
         return made.convert(self._model, on_step)
+
+    @property
+    def input_types(self) -> dict[str, int]:
+        """Element types of the model's inputs by name."""
+        inputs = find_inputs(self._model.graph)
+        return {value.name: value.type.tensor_type.elem_type for value in inputs}
 
     def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Use those of `shapes` that belong to the model's inputs."""
@@ -287,6 +297,17 @@ class Settings:
     def graph(self) -> tuple[int | None, str | None, str]:
         """Part of the settings that determines the converted graph."""
         return self.batch_size, self.precision, repr(sorted(self.converter.items()))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Suppress warnings: each further profile would repeat those of the first."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class Estimator:

@@ -7,7 +7,8 @@ and float differ, and `statistics` the error measures. Nothing here changes the 
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison
-from poprt.calibration.reading import read_calibration_data
+from poprt.calibration.inputs import iter_made_up
+from poprt.calibration.reading import find_input_streams, read_calibration_data
 from poprt.calibration.run import Findings, Overflow, calibrate, has_types
 from poprt.calibration.sides import READY_SECONDS, Side
 
@@ -19,6 +20,8 @@ __all__ = [
     "Overflow",
     "Side",
     "calibrate",
+    "find_input_streams",
     "has_types",
+    "iter_made_up",
     "read_calibration_data",
 ]

@@ -1,0 +1,1 @@
+"""The command `poplar-triton compare`: chips, modelled, beside this machine, measured."""

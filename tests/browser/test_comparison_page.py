@@ -1,0 +1,111 @@
+"""The page of `poplar-triton compare --html` in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from poplar_triton.compare.output import make_report
+from poplar_triton.compare.systems import MEASURED, MODELLED, Comparison, Point, Spread, System
+from simipu.target import TARGETS
+
+HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>"
+DRAWN = """const chart = document.getElementById("chart-curves");
+    return chart && chart.dataset.drawn && chart.querySelector("svg") !== null;"""
+
+
+def make_comparison() -> Comparison:
+    chip = [
+        Point(1, 0.001, 1000.0, error="error"),
+        Point(2, 0.0015, 1500.0, error="error"),
+        Point(4, 0.003, 1600.0, fits=False, error="error"),
+    ]
+    cpu = [Point(1, 0.01, 100.0, spread=Spread(7, 0.008, 0.02))]
+    power = TARGETS["ipu21"].power
+    return Comparison(
+        HOSTILE,
+        "fp16",
+        [
+            System("c600", "C600", MODELLED, chip, power=power, num_ipus=1),
+            System("cpu", HOSTILE, MEASURED, cpu, notes=[HOSTILE], energy_reason="unknown"),
+            System("gpu", "GPU", MEASURED, reason="not measured: no GPU"),
+        ],
+        0.005,
+        {"c600": 3.6},
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    file.write_text(make_report(make_comparison()), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def opened(browser, page):
+    browser.resize(1280, 1000)
+    browser.open("about:blank")
+    browser.read_console()
+    browser.read_requests()
+    browser.open(page.as_uri())
+    browser.wait_for(DRAWN)
+    return browser
+
+
+def rows(browser, table: str) -> list[list[str]]:
+    script = """return [...document.querySelectorAll("#" + arguments[0] + " tbody tr")]
+        .map((row) => [...row.cells].map((cell) => cell.textContent));"""
+    return browser.run(script, table)
+
+
+def test_the_page_loads_nothing_else_and_runs_no_text_of_a_model(opened, page):
+    assert opened.read_console() == []
+    assert {each for each in opened.read_requests() if not each.startswith("data:")} == {
+        page.as_uri()
+    }
+    assert opened.run("return window.harmed === undefined")
+    assert opened.run("return document.querySelectorAll('img').length") == 0
+
+
+def test_the_summary_has_a_row_for_each_system(opened):
+    chip, cpu, gpu = rows(opened, "systems")
+    assert chip[:6] == ["c600: C600", "modelled", "1 ms", "2", "1.5 ms", "1,500"]
+    assert chip[6:9] == ["2", "1.5 ms", "1,500"], "within the limit of 5 ms"
+    assert chip[9:] == ["8.4 mJ to 123 mJ", "0.667"]
+    assert cpu[1:6] == ["measured", "10 ms", "1", "10 ms", "100"]
+    assert cpu[6:] == ["none", "-", "-", "-", "-"]
+    assert gpu[1:3] == ["none", "-"]
+    notes = opened.run("return document.getElementById('notes').textContent")
+    assert "gpu: not measured: no GPU" in notes
+
+
+def test_a_curve_has_a_point_for_each_batch_size_with_crosses_stars_and_spread(opened):
+    script = """return document.getElementById("chart-curves").data.map((trace) =>
+        [trace.name, trace.x, trace.y, trace.marker.symbol, trace.error_x.array || null]);"""
+    chip, cpu = opened.run(script)
+    assert chip[0] == "c600, modelled"
+    assert chip[1] == pytest.approx([1, 1.5, 3])
+    assert chip[2:] == [[1000, 1500, 1600], ["circle", "star", "x"], None]
+    assert cpu[0] == "cpu, measured"
+    assert cpu[4] == pytest.approx([10]), "milliseconds from the median to nine of ten calls"
+
+
+def test_all_points_are_listed_and_the_power_has_its_source(opened):
+    assert len(rows(opened, "points")) == 4
+    ((board, idle, typical, most, source),) = rows(opened, "powers")
+    assert (board, idle, typical, most) == (
+        "C600 card of 1 IPU",
+        "12.6 W",
+        "not published",
+        "185 W",
+    )
+    assert "docs.graphcore.ai/projects/C600-datasheet" in source
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_the_page_fits_the_window(opened, width):
+    opened.resize(width, 1000)
+    assert opened.wait_for(
+        "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )
