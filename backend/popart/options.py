@@ -204,7 +204,7 @@ OPTIONS: Final[Mapping[str, Field]] = {
     "enableReplicatedGraphs": Field(bool, False, "turns `replicatedGraphCount` on"),
     "replicatedGraphCount": Field(int, 1, "number of replicas, each with its own part of inputs"),
     "enableFloatingPointChecks": Field(
-        bool, False, "invalid operations, divisions by zero and overflows of half end a run"
+        bool, False, "invalid operations, divisions by zero and overflows end a run"
     ),
     "syntheticDataMode": Field(
         enums.SyntheticDataMode,

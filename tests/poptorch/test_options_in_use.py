@@ -103,3 +103,16 @@ def test_optimizers_have_a_common_base_for_annotations():
     parameters = [torch.nn.Parameter(torch.ones(1))]
     assert isinstance(poptorch.optim.AdamW(parameters), poptorch.optim.Optimizer)
     assert poptorch._poplar_executor.PoplarExecutor is poptorch.PoplarExecutor
+
+
+@pytest.mark.parametrize("divisor", [0.0, 1.0])
+def test_a_floating_point_exception_is_an_error_if_options_ask_for_it(divisor):
+    options = poptorch.Options()
+    options.Precision.enableFloatingPointExceptions(True)
+    model = poptorch.inferenceModel(lambda x, y: x / y, options)
+    given = torch.ones(3), torch.full((3,), divisor)
+    if divisor:
+        assert model(*given).tolist() == [1, 1, 1]
+        return
+    with pytest.raises(poptorch.Error, match="floating-point exception"):
+        model(*given)

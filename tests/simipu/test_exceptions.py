@@ -162,7 +162,7 @@ def test_the_request_is_told_and_the_next_one_is_answered():
     lowered = lower(model, ALL[0], kernels=KernelUse.FUSED)
     graph = make_graph(Lowered(lowered.SerializeToString(), {}), GraphOptions(), "0 (main)")
     with pytest.raises(
-        RunError, match="floating-point exception: a value is NaN, or too large for half"
+        RunError, match="floating-point exception: a value is NaN, or too large for"
     ):
         graph.run(["r"], {"x": x, "y": y})
     np.testing.assert_array_equal(graph.run(["r"], {"x": x, "y": filled(4, 2)})[0], filled(4, 600))
@@ -174,8 +174,59 @@ def test_without_kernels_nothing_would_be_seen_and_the_graph_is_refused():
         lower(model, ALL[0])
 
 
-def test_a_model_in_float_has_nothing_to_see():
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"])], "g", values[:1], values[1:])
+def in_float(operator, num_inputs=1, made=TensorProto.FLOAT):
+    """Return a graph of one operator in float."""
+    names = "xy"[:num_inputs]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in names]
+    result = helper.make_tensor_value_info("r", made, [4])
+    node = helper.make_node(operator, list(names), ["r"])
+    graph = helper.make_graph([node], "g", values, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+TRUTH = TensorProto.BOOL
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("operator", "values", "made"),
+    [
+        ("Div", ([1, 1, 1, 1], [1, 1, 1, 0]), TensorProto.FLOAT),
+        ("Mul", ([0, 1, 1, 1], [INF, 1, 1, 1]), TensorProto.FLOAT),
+        ("Sqrt", ([1, -1, 1, 1],), TensorProto.FLOAT),
+        ("Exp", ([1, 1, 1, 3800],), TensorProto.FLOAT),
+        ("Add", ([3e38, 1, 1, 1], [3e38, 1, 1, 1]), TensorProto.FLOAT),
+        ("Greater", ([1, 1, 1, 1], [1, NAN, 1, 1]), TRUTH),
+    ],
+)
+def test_an_exception_in_float_ends_the_run_and_names_its_node(operator, values, made):
+    arrays = [np.float32(each) for each in values]
+    model = in_float(operator, len(arrays), made)
+    with pytest.raises(InvalidArgument, match=r"simipu\.Chain r/check/.*floating-point exception"):
+        compute("kernels", model, ALL[0], *arrays)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("operator", "values", "made"),
+    [
+        ("Add", ([-INF, 1, 1, 1], [1, 1, 1, 1]), TensorProto.FLOAT),
+        ("Neg", ([0, -0.0, INF, 3e38],), TensorProto.FLOAT),
+        ("Exp", ([-INF, -1e4, 0, 88],), TensorProto.FLOAT),
+        ("Identity", ([NAN, INF, 0, -0.0],), TensorProto.FLOAT),
+        ("Greater", ([INF, 1, 1, 1], [1, INF, 1, 0]), TRUTH),
+    ],
+)
+def test_what_is_no_exception_in_float_gives_what_it_gives_without(operator, values, made):
+    arrays = [np.float32(each) for each in values]
+    model = in_float(operator, len(arrays), made)
+    found = compute("kernels", model, ALL[0], *arrays)
+    expected = compute("kernels", model, ALL[0].quiet(), *arrays)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_model_of_integers_has_nothing_to_check():
+    values = [helper.make_tensor_value_info(name, TensorProto.INT32, [4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", values[:1], values[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert lower(model, ALL[0]) is model

@@ -189,8 +189,8 @@ struct program program_of(struct call *call) {
 
 struct ort_status *conclude(struct call *call, enum outcome outcome) {
     if (call->exception)
-        return refuse(call->node, "floating-point exception: a value is NaN, or too large for half "
-                                  "(debug.floatPointOpException)");
+        return refuse(call->node, "floating-point exception: a value is NaN, or too large for its "
+                                  "type (debug.floatPointOpException)");
     if (outcome == DONE && !call->has_failed) return NULL;
     /* In ONNX Runtime's own words, by which such a failure is known. */
     return call->node->api->create_status(

@@ -37,6 +37,7 @@ from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
+from simipu.numerics.exceptions import check_floats
 from simipu.numerics.functions import Table, compute_float, find_tables, function_of
 from simipu.numerics.kernels import (
     BINARY,
@@ -100,14 +101,14 @@ def lower(
     around = lowering.context(version)
     has_bodies = needs_bodies(model.graph, around)
     is_placed = has_placement(model.graph)
-    if not lowering.is_narrow and not has_bodies and not is_placed:
+    if not (lowering.is_narrow or has_bodies or is_placed or lowering.raises):
         return model
     if lowering.is_narrow and version < OLDEST_OPSET:
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the "
             "model first"
         )
-    if lowering.is_narrow and numerics is not None and numerics.raises and not lowering.has_kernels:
+    if lowering.raises and kernels is KernelUse.NONE:
         raise LoadError(
             "debug.floatPointOpException needs the kernels, which check every result, and there "
             "are none; install the project where there is a C compiler, or compile without the "
@@ -122,7 +123,7 @@ def lower(
     lowering.lower_graph(lowered.graph, version)
     if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):
         lowered.opset_import.append(helper.make_opsetid(KERNEL_DOMAIN, 1))
-    if lowering.has_kernels:
+    if lowering.has_kernels or lowering.raises:
         lowered.opset_import.append(helper.make_opsetid(KERNELS, 1))
     elif lowering.is_narrow and numerics is not None:
         lowered.graph.initializer.extend(
@@ -178,6 +179,12 @@ class _Lowering:
         return self.kernels is KernelUse.FUSED and self.has_kernels
 
     @property
+    def raises(self) -> bool:
+        """Return whether invalid values end the run, and the model has any numbers to check."""
+        has_numbers = bool(self.quarters) or TensorProto.FLOAT in self.types.values()
+        return self.numerics is not None and self.numerics.raises and has_numbers
+
+    @property
     def is_narrow(self) -> bool:
         """Return whether the model has tensors that are replaced by float."""
         return bool(self.halves or self.quarters)
@@ -225,7 +232,7 @@ class _Lowering:
 
     def find_tables(self, model: onnx.ModelProto) -> None:
         """Find the main graph's activations that can be tables: none if exceptions are enabled."""
-        if self.is_fused and not (self.numerics and self.numerics.raises):
+        if self.is_fused and not self.raises:
             self.tables = find_tables(
                 model.graph,
                 self.dims,
@@ -356,8 +363,11 @@ class _Lowering:
             return self._lower_cast(node)
         results = [name for name in node.output if name in self.halves]
         rounding = operator_of(node).rounding_of(node)
-        if not results or self.numerics is None:
-            return compute_float(node) if self.numerics else [node]
+        if self.numerics is None:
+            return [node]
+        if not results:
+            made = compute_float(node)
+            return check_floats(made, node, self.types, self._flags()) if self.raises else made
         if self.kernels is KernelUse.FUSED and (made := self._chain(node, rounding)):
             return made
         if rounding is Rounding.EXACT:

@@ -13,8 +13,8 @@ class Numerics:
     half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half.
     nan_on_overflow: the engine option debug.nanOverflowException: a result too large for half is
         NaN; otherwise it is the largest half, with its sign.
-    raises: the engine option debug.floatPointOpException: the first result in half that is too
-        large or NaN ends the run with an error.
+    raises: the engine option debug.floatPointOpException: the first result that is too large
+        for its type or NaN ends the run with an error.
     """
 
     half_partials: bool = True

@@ -1,0 +1,97 @@
+"""Floating-point exceptions of operators in float: nodes that end the run at an invalid value.
+
+Values in half are checked by the kernels that round them. Float is not rounded, so that nodes of
+ONNX find what is invalid, and a kernel raises the exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnxgraph import Chain
+
+from simipu.numerics.kernels import CHAIN, Kind, Step, make_kernel
+from simipu.operators import Rounding, operator_of
+
+_ORDERED: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+"""Comparisons that are invalid for NaN, as in IEEE 754."""
+
+
+def check_floats(
+    nodes: Sequence[onnx.NodeProto],
+    node: onnx.NodeProto,
+    types: Mapping[str, int],
+    flags: Mapping[str, Any],
+) -> list[onnx.NodeProto]:
+    """Return nodes that compute what others do, and end the run where a float is invalid.
+
+    A value is invalid if it is NaN, or infinite although no operand of the operator holds an
+    infinity or NaN. Operators that only move values are not checked.
+
+    Args:
+        nodes: Nodes that compute the operator.
+        node: The operator.
+        types: Types of tensors.
+        flags: Attributes of kernels.
+    """
+    given = [name for name in node.input if types.get(name) == TensorProto.FLOAT]
+    made = [name for name in node.output if types.get(name) == TensorProto.FLOAT]
+    if node.op_type in _ORDERED and not node.domain and given:
+        return _check_operands(nodes, given, flags)
+    if not made or operator_of(node).rounding_of(node) is Rounding.EXACT:
+        return list(nodes)
+    names = {name: f"{name}/unchecked" for name in made}
+    for each in nodes:
+        each.input[:] = [names.get(name, name) for name in each.input]
+        each.output[:] = [names.get(name, name) for name in each.output]
+    checked = list(nodes)
+    for name, source in names.items():
+        chain = Chain(f"{name}/check")
+        lost = chain.add("IsNaN", _sum_zeros(chain, [source]))
+        if given:
+            kept = chain.add("Not", chain.add("IsNaN", _sum_zeros(chain, given)))
+            lost = chain.add("Or", _any_nan(chain, source), chain.add("And", lost, kept))
+        chain.add_as(name, "Mul", source, _raise_if(chain, lost, flags))
+        checked += chain.nodes
+    return checked
+
+
+def _check_operands(
+    nodes: Sequence[onnx.NodeProto], given: Sequence[str], flags: Mapping[str, Any]
+) -> list[onnx.NodeProto]:
+    """Return the nodes of a comparison, before which the run ends if an operand holds NaN."""
+    chain = Chain(f"{nodes[0].output[0]}/check")
+    lost = reduce(
+        lambda left, right: chain.add("Or", left, right),
+        [_any_nan(chain, name) for name in given],
+    )
+    checked = chain.add("Mul", given[0], _raise_if(chain, lost, flags))
+    for each in nodes:
+        each.input[:] = [checked if name == given[0] else name for name in each.input]
+    return [*chain.nodes, *nodes]
+
+
+def _sum_zeros(chain: Chain, names: Sequence[str]) -> str:
+    """Return a scalar that is 0 if all values are finite, otherwise NaN: inf * 0 is NaN."""
+    zero = chain.constant(0)
+    sums = [chain.add("ReduceSum", chain.add("Mul", name, zero), keepdims=0) for name in names]
+    return reduce(lambda left, right: chain.add("Add", left, right), sums)
+
+
+def _any_nan(chain: Chain, name: str) -> str:
+    """Return a scalar that tells whether a value is NaN."""
+    found = chain.add("Cast", chain.add("IsNaN", name), to=TensorProto.FLOAT)
+    return chain.add("Greater", chain.add("ReduceSum", found, keepdims=0), chain.constant(0))
+
+
+def _raise_if(chain: Chain, lost: str, flags: Mapping[str, Any]) -> str:
+    """Return the scalar 1 of a kernel that ends the run if a condition holds."""
+    marker = chain.add("Where", lost, chain.constant(np.nan), chain.constant(1))
+    name = chain.new_name()
+    chain.nodes.append(make_kernel(CHAIN, [marker], name, [Step(Kind.MAXIMUM)], **flags))
+    return name
