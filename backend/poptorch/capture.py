@@ -20,6 +20,7 @@ import torch
 
 from poptorch import (
     bodies,
+    cpu_tensors,
     graph_text,
     grouping,
     popart_ir,
@@ -124,6 +125,7 @@ def capture(
     recorder = Recorder(model, arguments, has_strided_groups)
     with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
         whole = _export(recorder, tensors)
+        cpu_tensors.check_devices(whole)
         exported, program = _to_onnx(translations.decompose(whole))
     marked = popart_names.find_places(program)
     scopes = popart_names.find_scopes(program)
@@ -131,6 +133,7 @@ def capture(
     popart_nodes.drop_copies(graph)
     grouping.group_scatters(graph, marked)
     places = popart_names.name_operators(graph, marked, scopes, has_namescope)
+    popart_nodes.move_hints(graph)
     operators = popart_names.list_operators(graph)
     graph_text.log_graph("Graph before lowering to PopART:", graph, operators)
     popart_nodes.drop_hints(exported)
@@ -209,9 +212,12 @@ def _finish(
     results, rest = names[: made.outputs], iter(names[made.outputs :])
     state = [State(path, next(rest), buffer=path) for path in made.buffers]
     state += [State(inputs[index], next(rest), argument=index) for index in made.inputs]
-    prints = dict(zip(rest, made.prints, strict=True))
-    constants = find_constants(model, results, set(weights.values()))
-    kept = [each for each in graph.output if each.name not in constants]
+    prints = {next(rest): each for each in made.prints}
+    attributes = list(rest)
+    constants = find_constants(model, [*results, *attributes], set(weights.values()))
+    _change_attributes(made.attributes, [constants.get(name) for name in attributes])
+    unused = {*constants, *attributes}
+    kept = [each for each in graph.output if each.name not in unused]
     del graph.output[:]
     graph.output.extend(kept)
     if kept:
@@ -232,6 +238,16 @@ def _finish(
         places,
         ir,
     )
+
+
+def _change_attributes(tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    """Give tensors of the user's module that are no buffers the values that forward gave them.
+
+    A value that depends on an input is known at run time only: such a tensor stays as it was.
+    """
+    for tensor, value in zip(tensors, values, strict=True):
+        if value is not None:
+            tensor.copy_(torch.from_numpy(np.array(value)).reshape(tensor.shape))
 
 
 def _find_weights(graph: onnx.GraphProto, recorder: Recorder) -> dict[str, str]:

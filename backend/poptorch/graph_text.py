@@ -112,8 +112,13 @@ def describe_call(node: Any) -> str:
 def _describe_value(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
-    kind = str(value.dtype).removeprefix("torch.")
-    return f"{_KINDS.get(kind, kind)}({', '.join(map(str, value.shape))})"
+    return f"{name_type(value.dtype)}({', '.join(map(str, value.shape))})"
+
+
+def name_type(dtype: torch.dtype) -> str:
+    """Return TorchScript's name of a type."""
+    kind = str(dtype).removeprefix("torch.")
+    return _KINDS.get(kind, kind)
 
 
 def _describe_node(node: onnx.NodeProto) -> str:

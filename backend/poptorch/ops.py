@@ -297,7 +297,7 @@ class CPU:
             raise Error(
                 f"poptorch.CPU {self._id!r}: its function is captured with the model, and a file "
                 "that compileAndExport writes has no Python to call. So it must consist of "
-                "functions of torch, without values of tensors in Python (item, numpy, tolist). "
+                "functions of torch, without numpy or branches on values of tensors. "
                 f"It raised {type(error).__name__}: {error}"
             ) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import infer_shapes, rename
+from onnxgraph import infer_shapes, rename, replace_nodes
 from popart import popart_exception
 from popart.lowering import lower
 from simipu.operators import CHIP_DOMAIN
@@ -15,6 +15,12 @@ from poptorch.errors import Error
 
 HINTS = "poptorch"
 """Domain of nodes that return their input and only tell the compiler something."""
+_NEED_MEMORY = frozenset(
+    {"Gather", "Gemm", "LSTM", "MatMul", "ScatterElements", "ScatterND", "ScatterReduce"}
+)
+"""Operators that set_available_memory looks for (PopTorch's FixupSetAvailableMemory.cpp)."""
+_MAX_STEPS_BACK = 3
+"""Operators that are looked at: the hint's own, and those one and two further back."""
 _UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
 """Operators with unsigned inputs and outputs, which torch does not have: their places."""
 
@@ -32,6 +38,46 @@ def drop_copies(graph: onnx.GraphProto) -> None:
             node.op_type == "Identity" and node.input[0] in inputs and node.output[0] not in outputs
         ),
     )
+
+
+def move_hints(graph: onnx.GraphProto) -> None:
+    """Let set_available_memory refer to the operator that needs the memory.
+
+    As in PopTorch, that is the nearest operator with such an option, its own input's first, then
+    one and two operators further back. Each operator is taken once.
+
+    Args:
+        graph: The graph, which is changed.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    free: set[str] = set()
+    for hint in list(graph.node):
+        if hint.domain != HINTS:
+            free.update(hint.output[:1] if hint.op_type in _NEED_MEMORY else ())
+            continue
+        found = hint.input[:1]
+        for _ in range(_MAX_STEPS_BACK):
+            target = next((name for name in found if name in free), None)
+            if target is not None:
+                free.remove(target)
+                _move_hint(graph, hint, target)
+                break
+            found = [each for name in found if name in makers for each in makers[name].input]
+
+
+def _move_hint(graph: onnx.GraphProto, hint: onnx.NodeProto, target: str) -> None:
+    """Let a hint read a tensor, whose readers read the hint."""
+    old, result = hint.input[0], hint.output[0]
+    if old == target:
+        return
+    nodes = [node for node in graph.node if node is not hint]
+    for node in nodes:
+        node.input[:] = [{result: old, target: result}.get(name, name) for name in node.input]
+    for output in graph.output:
+        output.name = old if output.name == result else output.name
+    hint.input[0] = target
+    place = next(index for index, node in enumerate(nodes) if target in node.output)
+    replace_nodes(graph, [*nodes[: place + 1], hint, *nodes[place + 1 :]])
 
 
 def drop_hints(model: onnx.ModelProto) -> None:

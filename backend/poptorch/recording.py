@@ -52,6 +52,7 @@ class Recording:
         buffers: Names of the buffers that it changes.
         inputs: Positions of the inputs that it changes, among the flattened ones.
         prints: Tensors that it prints.
+        attributes: Tensors of modules that are no buffers, and that it changes.
         error: Exception that it raised.
     """
 
@@ -60,6 +61,7 @@ class Recording:
     buffers: list[str] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     prints: list[Print] = field(default_factory=list)
+    attributes: list[Any] = field(default_factory=list)
     error: Exception | None = None
 
     def clear(self) -> None:
@@ -109,8 +111,11 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
             _check_buffers(state)
         found = [tensor for _, tensor in iter_tensors(made.result)]
         made.outputs = len(found)
-        changed = [each for each in state if each.clone._version != each.version]
+        altered = [each for each in state if each.clone._version != each.version]
+        changed = [each for each in altered if each.path]
+        attributes = [each for each in altered if not each.path]
         made.buffers = [each.path for each in changed]
+        made.attributes = [each.value for each in attributes]
         made.inputs = [
             index
             for index, (tensor, version) in enumerate(zip(inputs, versions, strict=True))
@@ -122,6 +127,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
             *(each.clone for each in changed),
             *(inputs[index] for index in made.inputs),
             *(tensor for tensor, _ in trace.prints),
+            *(each.clone for each in attributes),
         ]
 
 
@@ -258,7 +264,10 @@ _OWN: dict[Any, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """A buffer and its clone: the module that holds it, names, and the clone's first version."""
+    """A buffer and its clone: the module that holds it, names, and the clone's first version.
+
+    A tensor that is a plain attribute of its module has no path.
+    """
 
     module: Any
     name: str
@@ -288,7 +297,8 @@ def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
             module._buffers[name] = clone
         for name, value in list(vars(module).items()):
             if isinstance(value, torch.Tensor):
-                vars(module)[name] = value.clone()
+                clone = vars(module)[name] = value.clone()
+                state.append(_Buffer(module, name, "", value, clone, clone._version))
     try:
         yield state
     finally:
@@ -305,6 +315,8 @@ def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
 def _check_buffers(state: list[_Buffer]) -> None:
     """Raise Error for a buffer that forward has removed or bound to another tensor."""
     for each in state:
+        if not each.path:
+            continue
         if each.name not in each.module._buffers:
             raise Error(
                 f"Buffer {each.path} is removed from the model when calling the forward method."

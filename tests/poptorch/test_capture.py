@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 import poptorch  # noqa: E402
-from poptorch import arguments, control, ops  # noqa: E402
+from poptorch import arguments, control, graph_text, ops  # noqa: E402
 from poptorch.capture import Captured, capture  # noqa: E402
 from poptorch.custom_ops import custom_op, register_op_body  # noqa: E402
 from poptorch.errors import Error  # noqa: E402
@@ -303,3 +303,54 @@ def test_printed_tensors_are_further_outputs():
     captured, found, _ = run(lambda x: ops.ipu_print_tensor(x * 2, "mine") + 1, torch.ones(1))
     assert found.tolist() == [3]
     assert [each.title for each in captured.prints.values()] == ["mine"]
+
+
+class Counted(torch.nn.Module):
+    """A module with tensors that are no buffers, one of them changed by the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.tensor([0], dtype=torch.int64)
+        self.total = torch.zeros(())
+
+    def forward(self, x):
+        self.calls += 1
+        self.total += x.sum()
+        return x * self.calls + self.total
+
+
+def test_a_tensor_that_is_no_buffer_changes_once():
+    module = Counted()
+    model = poptorch.inferenceModel(module)
+    assert model(torch.ones(2)).tolist() == model(torch.ones(2)).tolist() == [3, 3]
+    assert module.calls.tolist() == [1]
+    assert module.total.item() == 0
+
+
+def test_a_tensor_of_the_cpu_is_an_error_until_it_is_moved():
+    def forward(x, move):
+        index = torch.LongTensor([1, 0])
+        return torch.index_select(x, 0, index.to("ipu") if move else index)
+
+    model = poptorch.inferenceModel(forward)
+    with pytest.raises(poptorch.Error, match=r"shape=\[2\], dtype=Long\)"):
+        model.compile(torch.ones(2), False)
+    assert model(torch.tensor([3.0, 4.0]), True).tolist() == [4, 3]
+
+
+def test_available_memory_is_that_of_the_product_before_a_bias(monkeypatch):
+    def forward(x, w, b):
+        y = poptorch.set_available_memory(torch.relu(x @ w + b), 0.3)
+        return torch.tanh(y), poptorch.set_available_memory(y * 2, 0.4)
+
+    nodes = []
+
+    def keep(title, graph, operators):
+        nodes.extend(operators)
+
+    monkeypatch.setattr(graph_text, "log_graph", keep)
+    model = poptorch.inferenceModel(forward)
+    found = model(torch.ones(2, 3), torch.ones(3, 2), torch.ones(2))
+    hints = [each.input[0] for each in nodes if each.op_type == "set_available_memory"]
+    assert [name.partition(":")[0] for name in hints] == ["MatMul", "Mul"]
+    assert torch.allclose(found[1], torch.full((2, 2), 8.0))

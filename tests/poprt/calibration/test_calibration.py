@@ -467,3 +467,11 @@ def test_data_of_another_shape_are_refused(shape, data, batch, found):
     reason = f"input 'x': expected rows of shape .* found {found}; the inputs are x"
     with pytest.raises(CompileError, match=reason):
         given(shape, data, batch)
+
+
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "Identity"])
+def test_a_model_that_draws_is_not_compared_with_another_draw(operator, caplog):
+    steps = [node("Gemm", "x w", "g"), node(operator, "g", "r"), node("Gemm", "r w", "y")]
+    compiled, text = compile_half(simple(steps, {"w": np.eye(8, dtype=np.float32)}), caplog)
+    assert not text
+    assert (compiled.findings.comparison is None) == (operator == "RandomNormalLike")
