@@ -193,17 +193,17 @@ class Tiles:
         estimated = cost.by_memory()
         mine = [each for each in self.variables if each.ipu == ipu]
 
-        def of(name: str, kinds: set[Kind], unlisted: int = 0) -> Category:
+        def of(name: str, kinds: set[Kind]) -> Category:
             chosen = [
                 each
                 for each in mine
                 if each.kind in kinds and (step is None or each.first <= step <= each.last)
             ]
-            return self._category(name, chosen, unlisted, estimated[name])
+            return self._category(name, chosen, estimated[name])
 
         yield of("weights", {Kind.WEIGHT, Kind.CONSTANT})
         peak = None if step is None else self._estimate.operators[step]
-        yield of("live", {Kind.INPUT, Kind.TENSOR}, self._unlisted_bytes(step))
+        yield of("live", {Kind.INPUT, Kind.TENSOR})
         yield self._copies(peak)
         yield of("handed on", {Kind.HANDED_ON})
         yield from self._iter_code(ipu, cost)
@@ -212,10 +212,8 @@ class Tiles:
             held[self.compute_tiles :] = cost.io_tile_bytes
             yield Category(_STREAMS, 0, cost.io_tile_bytes, held)
 
-    def _category(
-        self, name: str, variables: Iterable[Variable], unlisted: int, fullest: int | None
-    ) -> Category:
-        tiles, planned = self._spread_evenly(unlisted), 0
+    def _category(self, name: str, variables: Iterable[Variable], fullest: int) -> Category:
+        tiles, planned = self._spread_evenly(0), 0
         for variable in variables:
             counts = count_elements(variable.spread)
             tiles[: len(counts)] += counts * variable.bytes_per_element
@@ -228,21 +226,6 @@ class Tiles:
         tiles[: self.compute_tiles] = each
         tiles[:left] += 1
         return tiles
-
-    def _unlisted_bytes(self, step: int | None) -> int:
-        """Return the bytes of tensors that are alive at a step inside a node: they are not
-        listed."""
-        if step is None:
-            return 0
-        peak = self._estimate.operators[step]
-        listed = sum(
-            each.num_bytes
-            for each in self.variables
-            if each.kind in (Kind.INPUT, Kind.TENSOR)
-            and each.ipu == peak.ipu
-            and each.first <= step <= each.last
-        )
-        return peak.tensor_bytes - listed
 
     def _copies(self, peak: OperatorCost | None) -> Category:
         """Return what the node at the peak copies: on each tile at work as much as on the

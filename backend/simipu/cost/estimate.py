@@ -438,7 +438,9 @@ def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
 
 
 def _find_peak(operator: OperatorCost, position: int, walk: Walk) -> Peak:
-    alive = sorted(walk.liveness.iter_alive(position, operator.ipu), key=lambda tensor: -tensor[1])
+    alive = sorted(
+        walk.liveness[()].iter_alive(position, operator.ipu), key=lambda tensor: -tensor[1]
+    )
     return Peak(
         operator.ipu,
         operator.name,

@@ -1,20 +1,21 @@
 """Variables of a run: the tensors that lie on the chip, with their bytes, lifetimes and tiles.
 
 They are what `estimate` counts: the weights of an IPU are those of its `weight_bytes`, and the live
-tensors of a node sum to its `tensor_bytes`. Tensors of the graphs inside a node are not listed.
+tensors of a node sum to its `tensor_bytes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import onnx
 from onnxgraph import Value, iter_reads
 
-from simipu.cost.walk import OperatorCost, Walk
+from simipu.cost.liveness import Lifetime
+from simipu.cost.walk import OperatorCost, Path, Walk
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.spread import VECTOR_BYTES, Linear, Packed, Spread
@@ -91,7 +92,7 @@ def find_variables(
     for ipu in range(walk.options.num_ipus):
         nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
         found += _iter_permanent(graph, nodes, ipu, walk, len(operators))
-    return (*found, *_iter_tensors(graph, walk, operators))
+    return (*found, *(_iter_tensors(graph, walk, operators) if operators else ()))
 
 
 def _iter_permanent(
@@ -106,8 +107,8 @@ def _iter_permanent(
         if name in walk.stored and walk.stored[name].elements == value.size:
             spread, source = walk.stored[name], Source.PLAN
         if value.bytes:
-            found = _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source)
-            yield replace(found, is_printed=name in printed)
+            asked = name in printed
+            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source, asked)
     others = Value((walk.further_weight_bytes[ipu],), 1)
     if others.size:
         spread, source = find_spread(others, None, tiles)
@@ -128,38 +129,53 @@ def _iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _permanent(
-    name: str, kind: Kind, value: Value, ipu: int, num_steps: int, spread: Spread, source: Source
+    name: str,
+    kind: Kind,
+    value: Value,
+    ipu: int,
+    num_steps: int,
+    spread: Spread,
+    source: Source,
+    is_printed: bool = False,
 ) -> Variable:
     width = value.bytes_per_element
-    return Variable(name, kind, value.bytes, ipu, -1, num_steps, width, spread, source)
+    return Variable(name, kind, value.bytes, ipu, -1, num_steps, width, spread, source, is_printed)
 
 
 def _iter_tensors(
     graph: onnx.GraphProto, walk: Walk, operators: Sequence[OperatorCost]
 ) -> Iterator[Variable]:
-    """Yield the inputs and results of the main graph's nodes."""
-    if not operators:
-        return
-    # A node with graphs inside it has several steps: a tensor is alive during all of them.
-    num_nodes = len(graph.node)
-    printed = {walk.liveness.holder_of(name) for name in _iter_printed(graph)}
-    first = {num_nodes: len(operators), -1: -1}
-    last = dict(first)
+    """Yield the inputs and results of the nodes, of those in graphs inside nodes too."""
+    # A node with graphs inside it has several steps: a tensor is alive during all of them. What is
+    # alive before the first node of a graph inside, or after the last one, is so during all of its
+    # steps.
+    printed = {walk.liveness[()].holder_of(name) for name in _iter_printed(graph)}
+    spans: dict[Path, tuple[int, int]] = {(): (-1, len(operators))}
     for step, operator in enumerate(operators):
-        first.setdefault(operator.position, step)
-        last[operator.position] = step
-    for each in sorted(walk.liveness.iter_lifetimes(), key=lambda each: each.begin):
-        value = walk.values[each.name]
-        spread, source = find_spread(value, walk.layouts.get(each.name), walk.target.num_tiles)
-        yield Variable(
-            each.name,
-            Kind.INPUT if each.begin < 0 else Kind.TENSOR,
-            each.num_bytes,
-            each.ipu,
-            first[each.begin],
-            last[each.end],
-            value.bytes_per_element,
-            spread,
-            source,
-            each.name in printed,
-        )
+        path = operator.path
+        for end in range(1, len(path) + 1):
+            spans[path[:end]] = spans.get(path[:end], (step, step))[0], step
+    for path in [path for path in walk.liveness if path in spans]:
+        lifetimes = sorted(walk.liveness[path].iter_lifetimes(), key=lambda each: each.begin)
+        for each in lifetimes:
+            value, begin = walk.values[each.name], (*path, each.begin)
+            spread, source = find_spread(value, walk.layouts.get(each.name), walk.target.num_tiles)
+            yield Variable(
+                each.name,
+                Kind.TENSOR if path or each.begin >= 0 else Kind.INPUT,
+                each.num_bytes,
+                each.ipu,
+                spans.get(begin, spans[path])[0],
+                _find_last(each, path, spans),
+                value.bytes_per_element,
+                spread,
+                source,
+                each.name in printed,
+            )
+
+
+def _find_last(each: Lifetime, path: Path, spans: Mapping[Path, tuple[int, int]]) -> int:
+    """Return the last step of a tensor of the graph with that path."""
+    if each.end < 0:  # its memory is taken by the first node
+        return spans[path][0] - bool(path)
+    return spans.get((*path, each.end), spans[path])[1]

@@ -141,6 +141,11 @@ def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int
     return scanned.shape[axes[0]], ""
 
 
+Path = tuple[int, ...]
+"""Place of a node: its index in the main graph or, inside of another node, the path of that node,
+the number of the graph inside it, and the index there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
     """Cost of one node of the graph, and the live memory of a tile while it runs."""
@@ -152,10 +157,8 @@ class OperatorCost:
     live_bytes: int
     """Bytes of a tile: live tensors, and copies of operands."""
     ipu: int = 0
-    position: int = 0
-    """Index of the main graph's node that it is, or that contains it."""
-    depth: int = 0
-    """Number of nodes that contain it: 0 in the main graph."""
+    path: Path = (0,)
+    """Its place in the graphs."""
     sender: int = 0
     """IPU that sends what a copy between IPUs receives; else the same as `ipu`."""
     copies_bytes: int = 0
@@ -171,6 +174,11 @@ class OperatorCost:
         return self.work.layer or self.work.kind
 
     @property
+    def depth(self) -> int:
+        """Number of nodes that contain it: 0 in the main graph."""
+        return len(self.path) // 2
+
+    @property
     def cycles(self) -> int:
         """Cycles of compute, exchange and sync of the busiest tile, one after the other."""
         return self.work.compute + self.work.exchange + self.sync_cycles
@@ -182,7 +190,8 @@ class ParentScope:
 
     prefix: str = ""
     """Prefix of the names of the graph's nodes."""
-    depth: int = 0
+    path: Path = ()
+    """Path of the graph: that of the node that contains it, and the number of the graph there."""
     live_bytes: int = 0
     """Bytes of a tile that are live meanwhile."""
     tensor_bytes: int = 0
@@ -211,8 +220,9 @@ class Walk:
         far as these are larger than the constants."""
         self.position = 0
         """Index of the main graph's node that is being costed."""
-        self.liveness: Liveness
-        """Liveness of the main graph; set at its first node."""
+        self.liveness: dict[Path, Liveness] = {}
+        """Liveness of each graph, by the path of the node that contains it and its number there; ()
+        is the main graph."""
         self._plan_options = PlanOptions(
             options.available_memory_proportion, options.use_128bit_conv_unit_load
         )
@@ -236,8 +246,7 @@ class Walk:
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
         liveness = Liveness(graph, self.values, ipus, self._constants)
-        if not inside:
-            self.liveness = liveness
+        self.liveness[around.path] = liveness
         copied = [0] * len(graph.node)
         if not inside and self.options.enable_outlining:
             copied = find_copied_weights(graph.node, self.values, self._constants)
@@ -248,7 +257,7 @@ class Walk:
             live = around.live_bytes + self.per_tile(tensors + copied[i])
             here = ParentScope(
                 inside,
-                around.depth,
+                (*around.path, i),
                 live,
                 around.tensor_bytes + tensors,
                 around.copied_weight_bytes + copied[i],
@@ -316,9 +325,8 @@ class Walk:
             control,
             live,
             ipu,
-            self.position,
-            here.depth,
-            self.liveness.ipu_of(node.input[0]) if is_link else ipu,
+            here.path,
+            self.liveness[()].ipu_of(node.input[0]) if is_link else ipu,
             live - here.live_bytes,
             here.tensor_bytes,
             here.copied_weight_bytes,
@@ -419,8 +427,9 @@ class Walk:
         if bodies.assumption:
             self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
         found = []
-        within = replace(here, prefix=f"{inside}{node.name}/", depth=here.depth + 1)
-        for graph in bodies.graphs:
+        for number, graph in enumerate(bodies.graphs):
+            path = (*here.path, number)
+            within = replace(here, prefix=f"{inside}{node.name}/", path=path)
             self.values.update(graph_values(graph))
             self.further_weight_bytes[ipu] += sum(
                 self.values[tensor.name].bytes for tensor in graph.initializer

@@ -149,6 +149,7 @@ def test_sums_hold_for_several_ipus(pipelining):
 def test_a_loop_is_a_part_of_the_program_with_its_body_inside():
     tiles = tiles_of(profile_of(loop()))
     check_sums(tiles)
+    check_lifetimes(tiles)
     names = [each.name for each in tiles.profile.estimate.operators]
     sent, before, whole, after, received = tiles.program().children
     assert (sent.kind, received.kind) == ("StreamCopy", "StreamCopy")
@@ -160,6 +161,30 @@ def test_a_loop_is_a_part_of_the_program_with_its_body_inside():
     assert inside[-2:] == [f"{whole.name}/soft", f"{whole.name}/exp"]
     assert [before.first, after.last] == [0, len(names) - 1]
     assert (before.last + 1, whole.last + 1) == (whole.first, after.first)
+
+
+def test_the_tensors_inside_a_node_are_those_of_the_graph_that_counts():
+    net = Builder()
+    x = net.input("x", [64, 256], HALF)
+    asked = net.input("asked", [], TensorProto.BOOL)
+
+    def branch(name: str, *op_types: str) -> onnx.GraphProto:
+        names = [x, *(f"{name}{i}" for i in range(len(op_types)))]
+        nodes = [
+            helper.make_node(op_type, [names[i]], [names[i + 1]], name=names[i + 1])
+            for i, op_type in enumerate(op_types)
+        ]
+        result = helper.make_tensor_value_info(names[-1], HALF, [64, 256])
+        return helper.make_graph(nodes, name, [], [result])
+
+    branches = {"then_branch": branch("cheap", "Relu"), "else_branch": branch("dear", "Exp", "Erf")}
+    y = net.add("If", asked, **branches)
+    tiles = tiles_of(profile_of(net.model(net.add("Relu", y))))
+    check_sums(tiles)
+    check_lifetimes(tiles)
+    names = [each.name for each in tiles.variables]
+    # Erf overwrites the result of Exp, and the dearer branch is taken.
+    assert [name for name in names if name.startswith(("cheap", "dear"))] == ["dear0", "dear1"]
 
 
 def test_the_steps_of_the_document_are_the_nodes_one_after_the_other():
