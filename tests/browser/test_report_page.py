@@ -13,28 +13,14 @@ from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile.report import Content, make_report
 from poplar_triton.profile.source import Estimator, Settings, open_source
+from poprt.profiling import tiles_of
+from report_pages import HOSTILE, chain, show
 from sample_models import make_model
 
 F = TensorProto.FLOAT
 HALF = ("--precision", "fp16")
-HOSTILE = (
-    "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
-)
-DRAWN = """const charts = [...document.querySelectorAll(".chart")];
-    return charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"));"""
 HOVERED = """const shown = document.querySelector("#chart-nodes .hoverlayer .hovertext");
     return shown && shown.textContent;"""
-
-
-def chain(names, width=64):
-    """Return a model of products one after another, each followed by a Tanh."""
-    held = {f"w{i}": np.full((width, width), 0.01 * (i + 1), np.float32) for i in range(len(names))}
-    nodes = []
-    for i, name in enumerate(names):
-        nodes.append(helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"m{i}"], name=name))
-        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i + 1}"], name=f"tanh_{i}"))
-    shape = (F, ["n", width])
-    return make_model(nodes, {"t0": shape}, {f"t{len(names)}": shape}, held)
 
 
 def make_page(model, folder: Path, *words, name: str = "model.onnx") -> Path:
@@ -68,16 +54,6 @@ def opened(browser, page):
     """Show the page as a user with a light screen sees it."""
     show(browser, page)
     return browser
-
-
-def show(browser, page: Path, scheme: str = "light", width: int = 1280) -> None:
-    browser.prefer(scheme)
-    browser.resize(width, 1000)
-    browser.open("about:blank")
-    browser.read_console()
-    browser.read_requests()
-    browser.open(page.as_uri())
-    browser.wait_for(DRAWN)
 
 
 def rows(browser) -> list[list[str]]:
@@ -423,6 +399,9 @@ def test_a_model_that_computes_nothing_has_no_empty_charts(browser, tmp_path):
         "memory",
         "advice",
         "batches",
+        "tiles",
+        "alive-over-time",
+        "program",
         "method",
     ]
     assert "Not drawn: batch 1, 2, 8, 16, which failed" in browser.run(
@@ -450,9 +429,9 @@ def test_a_graph_of_many_nodes_is_a_page_of_bounded_size(browser, tmp_path):
     onnx.save(make_model(nodes, {"t0": kind}, {"t20000": kind}, {}), tmp_path / "model.onnx")
     profiler = Estimator(open_source(tmp_path / "model.onnx"))
     page = tmp_path / "report.html"
-    page.write_text(
-        make_report(Content(profiler.profile(Settings(batch_size=4)))), encoding="utf-8"
-    )
+    profile = profiler.profile(Settings(batch_size=4))
+    content = Content(profile, tiles=tiles_of(profile).as_json())
+    page.write_text(make_report(content), encoding="utf-8")
     assert page.stat().st_size < 10_000_000
     show(browser, page)
     assert browser.run("return document.querySelectorAll('#nodes tbody tr').length") == 100

@@ -156,7 +156,7 @@ def make_report(comparison: Comparison) -> str:
     """Return the HTML page of a comparison."""
     title = f"{cut(comparison.model)}: chips and this machine"
     document = describe_page(comparison)
-    return make_page(title, "Comparison · modelled and measured", "compare.js", document)
+    return make_page(title, "Comparison · modelled and measured", ["compare.js"], document)
 
 
 def describe_page(comparison: Comparison) -> dict[str, Any]:

@@ -233,13 +233,14 @@ def _run_one(options: argparse.Namespace) -> int:
         profiles = [estimator.profile(point) for point in points]
         other = _profile_other(options, estimator, points[0], on_step)
         advice, batches = _try_further(options, estimator, points, profiles)
+    tiles = tiles_of(profiles[0]).as_json() if options.html or options.tiles else None
     if options.html:
-        content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
+        content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other, tiles)
         _write(options.html, make_report(content))
     if options.trace:
         _write(options.trace, json.dumps(make_trace(profiles[0])))
     if options.tiles:
-        _write(options.tiles, json.dumps(tiles_of(profiles[0]).as_json()))
+        _write(options.tiles, json.dumps(tiles))
     _print(profiles, other, advice if options.suggest else None, options)
     return 0
 

@@ -2,8 +2,9 @@
 
 The page is one HTML file with everything in it, which loads nothing from elsewhere. It shows a JSON
 document in it, which `page/page.js` draws with `page/base.js` and the JavaScript of plotly's wheel.
-All text of a model is in that document and is never parsed as markup: it is inserted as text, and
-the page's policy allows only its own scripts.
+The document contains another one, compressed, of the tiles, which `page/tiles.js` and
+`page/timeline.js` draw on canvases. All text of a model is in these documents and is never parsed
+as markup: it is inserted as text, and the page's policy allows only its own scripts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -41,10 +43,17 @@ from poplar_triton.profile.compare import (
 )
 from poplar_triton.profile.suggest import Advice, Batches, Suggestion
 
-_MAX_NODES_BYTES = 4 << 20
-"""Maximum size of the nodes in the document. With plotly the file stays below 10 MB for every
-graph."""
+_MAX_NODES_BYTES = 3 << 20
+"""Maximum size of the nodes in the document. With plotly and the tiles the file stays below 10 MB
+for every graph."""
+_MAX_TILES_BYTES = 3 << 19
+"""Maximum size of the compressed document of the tiles."""
 _MAX_NAME = 160
+_NAME_LENGTHS = (_MAX_NAME, 40, 12)
+"""Maximum lengths of the names beside the tiles; the first whose document is small enough is
+used."""
+_SCRIPTS = ("canvas.js", "timeline.js", "tiles.js", "page.js")
+"""Scripts of the page, loaded after `base.js` in this order: each uses those before it."""
 _MAX_TEXT = 1000
 _MODELLED = (
     "All figures are modelled; no chip was used. Products and convolutions are planned over the "
@@ -66,6 +75,8 @@ class Content:
     advice: Advice | None = None
     other: Profile | None = None
     """Profile to compare with."""
+    tiles: Mapping[str, Any] | None = None
+    """Tiles of the profile: the document of `poprt.profiling.tiles_of`."""
 
 
 def require_plotly() -> None:
@@ -80,14 +91,14 @@ def require_plotly() -> None:
 def make_report(content: Content) -> str:
     """Return the HTML page, which refers to no other resource."""
     title = f"{cut(content.profile.model)} on {content.profile.chip}"
-    return make_page(title, "IPU profile · modelled", "page.js", describe_page(content))
+    return make_page(title, "IPU profile · modelled", _SCRIPTS, describe_page(content))
 
 
-def make_page(title: str, kicker: str, script: str, document: Mapping[str, Any]) -> str:
-    """Return an HTML page that refers to no other resource, in which a script of `page/` draws a
-    JSON document. The kicker is the line above the heading."""
+def make_page(title: str, kicker: str, scripts: Sequence[str], document: Mapping[str, Any]) -> str:
+    """Return an HTML page that refers to no other resource, in which scripts of `page/` draw a JSON
+    document. The kicker is the line above the heading."""
     plotly = _read("plotly", "package_data", "plotly.min.js")
-    scripts = [plotly, _page("base.js"), _page(script)]
+    scripts = [plotly, _page("base.js"), *map(_page, scripts)]
     return Template(_page("page.html")).substitute(
         title=escape(title),
         kicker=escape(kicker),
@@ -128,6 +139,7 @@ def describe_page(content: Content) -> dict[str, Any]:
         "sweep": [_point(each) for each in content.sweep],
         "advice": _advice(content.advice),
         "comparison": _comparison(profile, content.other),
+        "tiles": "" if content.tiles is None else encode_tiles(content.tiles),
     }
 
 
@@ -277,6 +289,40 @@ def cut(text: str) -> str:
     """Return a name in a form that can be shown: without control characters and at most `_MAX_NAME`
     long."""
     return escape_control(text, _MAX_NAME)
+
+
+def encode_tiles(document: Mapping[str, Any]) -> str:
+    """Return the tiles of a profile as the page reads them: JSON, deflated, in base64, with names
+    that can be shown.
+
+    Args:
+        document: document of `poprt.profiling.tiles_of`.
+
+    Returns:
+        At most `_MAX_TILES_BYTES` characters; `-` if the document would need more.
+    """
+    for length in _NAME_LENGTHS:
+        text = json.dumps(_shorten(document, length), separators=(",", ":"), allow_nan=False)
+        encoded = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        if len(encoded) <= _MAX_TILES_BYTES:
+            return encoded
+    return "-"
+
+
+def _shorten(value: Any, length: int) -> Any:
+    """Return the value with each text in it cut to a length. Notes are sentences and are kept."""
+    if isinstance(value, str):
+        return escape_control(value, length)
+    if isinstance(value, Mapping):
+        return {
+            key: [escape_control(each, _MAX_TEXT) for each in inner]
+            if key == "notes"
+            else _shorten(inner, length)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_shorten(each, length) for each in value]
+    return value
 
 
 def _encode(document: Mapping[str, Any]) -> str:

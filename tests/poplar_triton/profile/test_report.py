@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import logging
 import re
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -33,6 +35,7 @@ from poplar_triton.profile.suggest import (
     try_changes,
 )
 from poplar_triton.profile.trace import ALL_TILES, MEMORY, RECEIVED, make_trace
+from poprt.profiling import tiles_of
 from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
@@ -145,21 +148,18 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
     )
     text = make_report(Content(profile))
     found = Scripts(text)
-    (kind, data), (_, plotly), (_, base), (_, drawing) = found.scripts
+    (kind, data), (_, plotly), *own = found.scripts
     assert kind["type"] == "application/json"
     assert json.loads(data)["nodes"]["name"] == [name]
     assert "img" not in found.tags
     assert "plotly.js" in plotly[:100]
-    assert [base, drawing] == [report._page("base.js"), report._page("page.js")]
+    drawing = [script for _, script in own]
+    assert drawing == [report._page(name) for name in ("base.js", *report._SCRIPTS)]
     assert "<title>a &lt;b&gt; &amp; $title on C600 (ipu21)</title>" in text
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src 'none'" in policy
-    assert [report._digest(script) in policy for script in (plotly, base, drawing, data)] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert all(report._digest(script) in policy for script in (plotly, *drawing))
+    assert policy.count("sha256-") == 1 + len(drawing), "the document is no script"
     assert not re.search(
         r"<(link|iframe|object|embed|base)|(src|href)=[\"'](?!#)", text.replace(plotly, "")
     )
@@ -175,6 +175,47 @@ def test_the_nodes_of_a_page_are_the_dearest_where_all_would_be_too_many(profile
     assert nodes["name"] == [step.name for step in profile.steps if step.name in dearest], (
         "in order"
     )
+
+
+def inflate(text):
+    return json.loads(zlib.decompress(base64.b64decode(text)))
+
+
+def test_the_tiles_of_a_page_are_those_of_the_profile(profile):
+    tiles = tiles_of(profile).as_json()
+    assert describe_page(Content(profile))["tiles"] == ""
+    page = describe_page(Content(profile, tiles=tiles))
+    assert inflate(page["tiles"]) == json.loads(json.dumps(tiles))
+
+
+def test_names_beside_the_tiles_can_be_shown_and_notes_are_kept():
+    document = {
+        "notes": ["a sentence " * 30],
+        "steps": {"name": ["\x1b[31m" + "x" * 5000], "start": [0]},
+        "program": {"kind": "Loop", "name": "\x9b", "children": [{"name": "</script>"}]},
+    }
+    shown = inflate(report.encode_tiles(document))
+    assert shown["notes"] == document["notes"]
+    (name,) = shown["steps"]["name"]
+    assert name.startswith(r"\x1b[31mxxx")
+    assert len(name) < 200
+    assert shown["steps"]["start"] == [0]
+    assert shown["program"]["name"] == r"\x9b"
+    assert shown["program"]["children"][0]["name"] == "</script>"
+
+
+def test_names_are_shortened_where_the_tiles_would_be_too_large_and_at_last_left_out(monkeypatch):
+    names = np.random.default_rng(0).integers(97, 123, (200, 150), np.uint8)
+    document = {"notes": [], "steps": {"name": [bytes(row).decode() for row in names]}}
+    whole = report.encode_tiles(document)
+    assert inflate(whole) == document
+    monkeypatch.setattr(report, "_MAX_TILES_BYTES", len(whole) - 1)
+    shortened = report.encode_tiles(document)
+    assert len(shortened) < len(whole)
+    kept = zip(inflate(shortened)["steps"]["name"], document["steps"]["name"], strict=True)
+    assert all(name[:20] == whole[:20] and len(name) < 100 for name, whole in kept)
+    monkeypatch.setattr(report, "_MAX_TILES_BYTES", 100)
+    assert report.encode_tiles(document) == "-"
 
 
 def test_a_long_name_is_cut_and_a_control_character_written_out(profile):

@@ -112,5 +112,5 @@ const report = (() => {
     waiting = setTimeout(() => redraws.forEach((redraw) => redraw()), 200);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  return { page, plain, short, split, whole, percent, kib, colour, seconds, make, breakable, section, table, scrolled, fitting, chart };
+  return { page, redraws, plain, short, split, whole, percent, kib, colour, seconds, make, breakable, section, table, scrolled, fitting, chart };
 })();

@@ -380,14 +380,21 @@
         table(["node", "operator", "A|", "B|", "B − A|"], both.nodes.map(([name, type, a, b]) => [name, type, cycles(a), cycles(b), difference(a, b)]), "differences")) : null);
   }
 
-  makeSummary();
-  makeTime();
-  makeMemory();
-  makeAdvice();
-  makeComparison();
-  makeBatches();
-  makeSweep();
-  if (count) makeNodes();
-  section("method", "How this was modelled", page.modelled,
-    make("details", {}, make("summary", {}, "Options"), table(["option", "value"], page.options)));
+  async function makePage() {
+    const [tiles, missing] = await readTiles(page.tiles);
+    makeSummary();
+    makeTime();
+    makeMemory();
+    makeAdvice();
+    makeComparison();
+    makeBatches();
+    makeSweep();
+    if (tiles) makeTiles({ ...report, inkOn, FURTHER }, tiles);
+    if (missing) section("tiles", "Tiles", missing);
+    if (count) makeNodes();
+    section("method", "How this was modelled", page.modelled,
+      make("details", {}, make("summary", {}, "Options"), table(["option", "value"], page.options)));
+  }
+
+  makePage();
 })();
