@@ -11,6 +11,7 @@ import secrets
 from os import PathLike
 
 import numpy as np
+import pva
 from poprt.compile import Executable
 
 from popart import export, options_check, reports
@@ -39,6 +40,8 @@ from popef._tools.arrays import Array
 _log = logging.getLogger("popart.session")
 _MAIN = "Program"
 """Name under which `run` finds the main program."""
+_MAX_RUNS = 2
+"""Number of runs that reports have: the default of autoReport.executionProfileProgramRunCount."""
 _NOT_COMPILED = (
     "Trying to load an engine but no compiled engine. Did you forget to call prepareDevice()?"
 )
@@ -104,7 +107,8 @@ class InferenceSession:
         self._program: DeviceProgram | JointProgram | None = None
         self._step: Step | None = None
         self._seed = secrets.randbits(63)
-        self._has_run = False
+        self._runs: list[str] = []
+        """Names of the first runs."""
 
     @property
     def dataFlow(self) -> DataFlow:
@@ -164,6 +168,7 @@ class InferenceSession:
 
         Raises:
             OutOfMemoryException: If the model does not fit into the device's memory.
+            popart_runtime_error: If a profile that the options ask for cannot be written.
         """
         self._ir.get_executable()
         self._ir.check_device()
@@ -176,6 +181,14 @@ class InferenceSession:
             self._ir.lowered,
             broadcast=options_check.find_broadcast_inputs(self._ir.model),
             model_inputs=[each.name for each in self._ir.model.graph.input],
+        )
+        ir = self._ir
+        reports.write_profile(
+            ir.options.engineOptions,
+            ir.get_executable(),
+            ir.compiled.options,
+            self.name,
+            ir.lowered.model,
         )
         offline = self._ir.device.type is DeviceType.OfflineIpu
         if loadEngine and self._ir.options.compileEngine and not offline:
@@ -204,16 +217,17 @@ class InferenceSession:
 
         Args:
             stepio: Arrays or callbacks of the step, or the name of a program.
-            debugName: No effect, or the arrays or callbacks if a program is named.
+            debugName: Name of the run in reports, or the arrays or callbacks if a program is named.
 
         Raises:
             popart_runtime_error: If the session is not prepared, or the arrays do not fit.
             popart_exception: If there is no such program.
         """
+        name = debugName
         if isinstance(stepio, str):
             if stepio != _MAIN:
                 raise popart_exception(f"[Devicex::run] Program {stepio} not found.")
-            stepio = debugName
+            stepio, name = debugName, _debugName
         if not isinstance(stepio, IStepIO):
             raise TypeError(
                 "run(): incompatible function arguments: expected a popart.PyStepIO or "
@@ -232,7 +246,8 @@ class InferenceSession:
             self._step.run(stepio)
         else:
             self._step.run_synthetic(mode, self._seed)
-        self._has_run = True
+        if len(self._runs) < _MAX_RUNS:
+            self._runs.append(str(name))
 
     def weightsFromHost(self) -> None:
         """Copy the host's weights to the device; constant weights are there already.
@@ -379,7 +394,7 @@ class InferenceSession:
             popart_runtime_error: Before a run, without `instrumentWithHardwareCycleCounter`, and
                 for another id.
         """
-        if not self._has_run:
+        if not self._runs:
             raise popart_runtime_error("Must call run before getCycleCount.")
         if not self._ir.options.instrumentWithHardwareCycleCounter:
             raise popart_runtime_error(
@@ -414,16 +429,26 @@ class InferenceSession:
         ir = self._ir
         return reports.summarize(executable, ir.compiled.options, self.name, ir.lowered.model)
 
-    def getReport(self) -> reports.Report:
+    def getReport(self) -> pva.Report:
         """Return the modelled time and memory as an object.
 
         Returns:
-            The report, in the form of libpva's where it has the figures.
+            The report of a batch. Its `execution` has the first two runs, which is what Poplar
+            records by default.
 
         Raises:
             popart_runtime_error: If the session is not prepared, or the executable was cached.
         """
-        return reports.make_report(self._require_report(), self._ir.batches, self.replicationFactor)
+        executable = self._require_report()
+        ir = self._ir
+        return reports.make_report(
+            executable,
+            ir.compiled.options,
+            self.name,
+            ir.lowered.model,
+            self.replicationFactor,
+            self._runs,
+        )
 
     def getSerializedGraph(self) -> bytes:
         """Return the program's graph as bytes.

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from popart.reports import ENGINE_VARIABLE
 
-from poptorch import autoreport, config_files, enums, strategies
+from poptorch import config_files, enums, strategies
 from poptorch._logging import logger
 from poptorch.errors import ConfigFileError as ConfigFileError
 from poptorch.option_parts import (
@@ -402,8 +403,8 @@ class Options(PopartGroup):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Options:
-        """Write the profile of the model to NAME/profile.json in a folder, by default "."."""
-        text = os.environ.get(autoreport.VARIABLE, "")
+        """Write the model's profile.json and profile.pop to NAME in a folder, by default "."."""
+        text = os.environ.get(ENGINE_VARIABLE, "")
         if any(name in text for name in _ENGINE_OPTIONS):
             logger.warning(
                 "Profiling setting overriden by environment variable. "

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import popart
 import torch
+from popart import reports
 from poprt.compile import Executable
 
 from poptorch import (
     arguments,
-    autoreport,
     capture,
     compilation,
     devices,
@@ -26,6 +27,8 @@ from poptorch.options import Options, known_names
 from poptorch.program import LoadedModel, iter_named_tensors, make_batching
 from poptorch.strategies import PipelinedExecution
 
+_DEFAULT_NAME: Final = "inference"
+"""Name of a model in reports."""
 _BROADCAST: Final = (
     "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers "
     "becoming out of sync between replicas, you can disable buffer broadcasting using "
@@ -72,8 +75,22 @@ def prepare(
     files.export_proto(captured.model)
     device = devices.find_device(options, num_ipus)
     made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
-    autoreport.write_profile(made, options)
+    _write_profile(made, options)
     return LoadedModel(captured, made, device, options, model)
+
+
+def _write_profile(made: compilation.Compilation, options: Options) -> None:
+    """Write the profile of a compiled model, if options of the engine ask for one."""
+    engine = options._Popart.options.get("engineOptions", {})  # noqa: SLF001
+    name = options.model_name if options.exists("model_name") else _DEFAULT_NAME
+    try:
+        folder = reports.write_profile(
+            engine, made.executable, made.compiled.options, name, made.model
+        )
+    except popart.popart_runtime_error as error:
+        raise Error(str(error)) from error
+    if folder is not None:
+        logger.info("Profile of the model, as modelled: %s", folder)
 
 
 def _has_strided_groups(options: Options) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from popef._tools.version import __version__ as own_version
 from pva.compilation import CompilationReport
-from pva.document import VERSION, Document, read_document
+from pva.document import VERSION, Document, parse_document, read_document
 from pva.errors import NotModelledError
 from pva.execution import ExecutionReport
 from pva.facade import Facade
@@ -45,6 +47,22 @@ class Report(Facade):
         self._document = document
         self.version = ReportVersion()
         self.poplarVersion = PoplarVersion()
+
+    @classmethod
+    def from_profile(cls, profile: dict[str, Any], runs: Sequence[str]) -> Report:
+        """Return the report of a profile that is no file yet.
+
+        Args:
+            profile: The JSON object that `poplar-triton profile --tiles` writes.
+            runs: Names of the runs that took place.
+
+        Returns:
+            The report.
+
+        Raises:
+            Error: If the profile is not valid.
+        """
+        return cls(replace(parse_document(profile, "profile"), runs=tuple(runs)))
 
     @cached_property
     def compilation(self) -> CompilationReport:

@@ -267,7 +267,6 @@ def test_cycles_of_a_step_are_those_of_its_batches():
         run(session, {X: draw(batches, ROWS, WIDTH)})
         counts[batches] = session.getCycleCount()
         assert session.getCycleCount("inner_ipu_0") == counts[1] > 0
-        assert session.getReport().execution.totalCycles == counts[batches]
     assert counts[5] == 5 * counts[1]
     with pytest.raises(popart.popart_exception, match="Invalid id for cycle counter, 'inner'"):
         session.getCycleCount("inner")

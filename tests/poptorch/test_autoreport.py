@@ -2,6 +2,7 @@
 
 import json
 
+import pva
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -24,6 +25,8 @@ def test_profiling_writes_the_estimate_to_the_folder_of_the_models_name(tmp_path
     assert found["cycles"] == executor._loaded.compilation.executable.executable.program(5).cycles
     assert (found["model"], found["batch_size"], found["modelled"]) == ("product", 4, True)
     assert len(found["ipus"]) == 1
+    report = pva.openReport(tmp_path / "product" / "profile.pop")
+    assert report.execution.totalCycles.total == found["total_cycles"]
 
 
 def test_the_environment_asks_for_a_profile_and_names_its_folder(tmp_path, monkeypatch):
