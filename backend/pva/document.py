@@ -79,6 +79,8 @@ class Steps:
     type: tuple[str, ...]
     vertex: tuple[str, ...]
     ipu: tuple[int, ...]
+    sender: tuple[int, ...]
+    """IPU that a copy between IPUs comes from; -1 for other nodes."""
     sync: tuple[int, ...]
     exchange: tuple[int, ...]
     compute: tuple[int, ...]
@@ -344,6 +346,7 @@ def _parse_steps(table: _Table, num_ipus: int, tiles: int) -> Steps:
         type=table.choices("type", length, table.texts("types")),
         vertex=table.choices("vertex", length, table.texts("vertex_types"), low=-1),
         ipu=table.numbers("ipu", length, 0, num_ipus - 1),
+        sender=table.numbers("sender", length, -1, num_ipus - 1),
         sync=numbers("sync"),
         exchange=numbers("exchange"),
         compute=numbers("compute"),

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from pva.document import Document
 from pva.errors import NotModelled, NotModelledError
 from pva.facade import Facade, Listing
-from pva.programs import NO_STEP, Program, ProgramType, by_tile
+from pva.programs import NO_STEP, Program, ProgramType
 
 _LEAVES: Final = (
     ProgramType.Sync,
@@ -49,19 +49,11 @@ class StepOnIpu(Facade):
     def __init__(self, step: ExecutionStep, document: Document, ipu: int) -> None:
         self._document = document
         self._program = step.program
-        self._is_at_work = _runs_on(document, step.program, ipu)
-        self.cycles = step.program.cycles if self._is_at_work else 0
-        self.activeCycles = CycleInterval(step.start, step.start + self.cycles)
-
-    @property
-    def activeTiles(self) -> int:
+        self._ipu = ipu
+        self.activeTiles = len(step.program.find_tiles(ipu))
         """Tiles at work."""
-        document, step = self._document, self._program.step
-        if not self._is_at_work:
-            return 0
-        if step == NO_STEP:
-            return document.io_tiles or document.tiles_per_ipu
-        return document.steps.tiles[step]
+        self.cycles = step.program.cycles if self.activeTiles else 0
+        self.activeCycles = CycleInterval(step.start, step.start + self.cycles)
 
     @property
     def dataIn(self) -> int:
@@ -70,18 +62,15 @@ class StepOnIpu(Facade):
 
     @property
     def dataOut(self) -> int:
-        """Bytes that go to the host."""
+        """Bytes that go to the host, or to another IPU."""
         return self._count_bytes(incoming=False)
 
     def _count_bytes(self, *, incoming: bool) -> int:
         program, document = self._program, self._document
         if program.type is ProgramType.GlobalExchange:
-            if incoming:
-                return document.steps.received_bytes[program.step] if self._is_at_work else 0
-            raise NotModelledError(
-                "StepOnIpu.dataOut of a GlobalExchange is not known: a profile names the IPU that "
-                "receives, not the one that sends"
-            )
+            ends = document.steps.ipu if incoming else document.steps.sender
+            is_end = ends[program.step] == self._ipu
+            return document.steps.received_bytes[program.step] if is_end else 0
         if program.is_incoming is not incoming:
             return 0
         if document.num_ipus > 1:
@@ -109,11 +98,7 @@ class ExecutionStep(Facade):
     @property
     def cyclesByTile(self) -> list[int]:
         """Modelled cycles of each tile: every tile at work is charged those of the busiest."""
-        document, program = self._document, self.program
-        if program.step != NO_STEP:
-            return by_tile(document, program.step, program.cycles)
-        idle = document.tiles_per_ipu - (document.io_tiles or document.tiles_per_ipu)
-        return ([0] * idle + [program.cycles] * (document.tiles_per_ipu - idle)) * document.num_ipus
+        return self.program.list_cycles()
 
 
 class Microseconds(Facade):
@@ -184,10 +169,6 @@ class ExecutionReport(Facade):
     def totalCycles(self) -> TotalCycles:
         """Modelled cycles of all runs, with transfers to and from the host."""
         return TotalCycles(self._document.total_cycles * len(self._document.runs))
-
-
-def _runs_on(document: Document, program: Program, ipu: int) -> bool:
-    return program.step == NO_STEP or document.steps.ipu[program.step] == ipu
 
 
 def _iter_starts(leaves: list[Program], *, overlapped: bool) -> Iterator[int]:

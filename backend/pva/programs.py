@@ -103,21 +103,20 @@ class Vertex(Facade):
 class ComputeSet(Facade):
     """The compute sets of a node, together."""
 
-    def __init__(self, document: Document, step: int) -> None:
-        self.name = document.steps.name[step]
-        self._document = document
-        self._step = step
+    def __init__(self, document: Document, program: Program) -> None:
+        self.name = program.name
+        self._vertex = document.steps.vertex[program.step]
+        self._program = program
 
     @property
     def vertices(self) -> list[Vertex]:
         """Vertices by type."""
-        name = self._document.steps.vertex[self._step]
-        return [Vertex(name)] if name else []
+        return [Vertex(self._vertex)] if self._vertex else []
 
     @property
     def estimatedCyclesByTile(self) -> list[int]:
         """Modelled cycles of each tile: every tile at work is charged those of the busiest."""
-        return by_tile(self._document, self._step, self._document.steps.compute[self._step])
+        return self._program.list_cycles()
 
 
 class Program(Facade):
@@ -154,6 +153,38 @@ class Program(Facade):
         """Whether the program is a transfer from the host; None if it is no transfer."""
         return self.name == _INCOMING if self.num_bytes else None
 
+    def find_tiles(self, ipu: int) -> range:
+        """Return the tiles of an IPU that take part: nodes work on an IPU's first tiles, syncs on
+        all that compute, and transfers on the I/O tiles, which are the last, if there are any.
+
+        Args:
+            ipu: The IPU of the replica.
+
+        Returns:
+            Numbers of tiles within the IPU.
+        """
+        document, step = self._document, self.step
+        tiles, io_tiles = document.tiles_per_ipu, document.io_tiles
+        if step == NO_STEP:
+            return range(tiles - io_tiles if io_tiles else 0, tiles)
+        if ipu not in (document.steps.ipu[step], document.steps.sender[step]):
+            return range(0)
+        is_sync = self.type is ProgramType.Sync
+        return range(tiles - io_tiles if is_sync else document.steps.tiles[step])
+
+    def list_cycles(self) -> list[int]:
+        """Return the modelled cycles of each tile of all IPUs.
+
+        Returns:
+            The cycles: every tile at work is charged those of the busiest.
+        """
+        tiles = self._document.tiles_per_ipu
+        found = [0] * (self._document.num_ipus * tiles)
+        for ipu in range(self._document.num_ipus):
+            for tile in self.find_tiles(ipu):
+                found[ipu * tiles + tile] = self.cycles
+        return found
+
     def accept(self, visitor: ProgramVisitor) -> None:
         """Call the visitor's method for this type of program.
 
@@ -171,7 +202,7 @@ class DoExchange(Program):
     @property
     def estimatedCyclesByTile(self) -> list[int]:
         """Modelled cycles of each tile: every tile at work is charged those of the busiest."""
-        return by_tile(self._document, self.step, self.cycles)
+        return self.list_cycles()
 
 
 class OnTileExecute(Program):
@@ -180,16 +211,7 @@ class OnTileExecute(Program):
     @cached_property
     def computeset(self) -> ComputeSet:
         """The compute sets."""
-        return ComputeSet(self._document, self.step)
-
-
-def by_tile(document: Document, step: int, cycles: int) -> list[int]:
-    """Return the cycles of a step on each tile of all IPUs; tiles at work are the IPU's first."""
-    found = [0] * (document.num_ipus * document.tiles_per_ipu)
-    first = document.steps.ipu[step] * document.tiles_per_ipu
-    tiles = document.steps.tiles[step]
-    found[first : first + tiles] = [cycles] * tiles
-    return found
+        return ComputeSet(self._document, self)
 
 
 def list_programs(document: Document) -> list[Program]:

@@ -134,19 +134,26 @@ def test_the_tree_of_programs(report):
 def test_the_cycles_of_all_steps(report):
     steps = report.execution.steps
     end = pop_files.STEP_CYCLES + pop_files.HOST_CYCLES
-    assert sum(ipu.cycles for step in steps for ipu in step.ipus[:1]) == 120 + 80
+    assert sum(step.ipus[0].cycles for step in steps) == 120 + 50 + 80  # without activate
     assert sum(step.program.cycles for step in steps) == report.execution.totalCycles.total == end
     starts = [step.ipus[0].activeCycles.cyclesFrom.max for step in steps]
     assert starts == sorted(starts)
     assert steps[-1].ipus[0].activeCycles.cyclesTo.max == end
 
 
-def test_an_ipu_that_waits_has_no_cycles(report):
+def test_a_copy_between_ipus_occupies_both_and_other_nodes_their_own(report):
     (copy,) = (step for step in report.execution.steps if step.program.type == Types.GlobalExchange)
-    assert [ipu.cycles for ipu in copy.ipus] == [0, 40]
-    assert [ipu.activeTiles for ipu in copy.ipus] == [0, 4]
-    assert [ipu.dataIn for ipu in copy.ipus] == [0, 512]
-    assert copy.cyclesByTile == [0, 0, 0, 0, 40, 40, 40, 40]
+    assert [ipu.cycles for ipu in copy.ipus] == [40, 40]
+    assert [ipu.activeTiles for ipu in copy.ipus] == [4, 4]
+    assert [(ipu.dataIn, ipu.dataOut) for ipu in copy.ipus] == [(0, 512), (512, 0)]
+    assert copy.cyclesByTile == [40] * 8
+    (last,) = (
+        step
+        for step in report.execution.steps
+        if step.program.step == 5 and step.program.type == Types.OnTileExecute
+    )
+    assert [ipu.cycles for ipu in last.ipus] == [0, 20]
+    assert last.cyclesByTile == [0, 0, 0, 0, 20, 0, 0, 0]
 
 
 def test_transfers_share_the_cycles_of_the_host_by_their_bytes(one_ipu):

@@ -53,6 +53,7 @@ def make_profile() -> dict[str, Any]:
             "name": ["multiply", "view", "loop", "add", "to_1", "activate"],
             "type": [0, 1, 2, 3, 4, 5],
             "ipu": [0, 0, 0, 0, 1, 1],
+            "sender": [-1, -1, -1, -1, 0, -1],
             "sync": [10, 0, 5, 0, 10, 10],
             "exchange": [20, 0, 0, 0, 40, 0],
             "compute": [70, 0, 0, 15, 0, 20],

@@ -393,6 +393,7 @@ class Tiles:
             "name": [each.name for each in steps],
             "type": [type_of[each.op_type] for each in steps],
             "ipu": [each.ipu for each in steps],
+            "sender": [each.sender if each.op_type == IPU_COPY else -1 for each in steps],
             "depth": [each.depth for each in steps],
             "start": ends[:-1],
             "sync": [each.sync_cycles for each in steps],
