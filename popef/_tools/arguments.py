@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 from ..errors import UnsupportedError
@@ -23,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     line and exits with status 2. The help
     ends with `examples`. With a `version` the parser has --version and --print_completion. The
     parsed namespace holds, as `parser`, the parser that was used (the sub-command's, if there is
-    one).
+    one), and as `words` what that parser parsed.
     """
 
     def __init__(
@@ -81,7 +82,28 @@ class Parser(argparse.ArgumentParser):
         parsed, left = super().parse_known_args(words, namespace)
         if left and self._subparsers is None:
             self.error(self._describe_unknown(left[0]))
+        if getattr(parsed, "parser", self) is self:
+            parsed.words = words
         return parsed, left
+
+    def drop_options(self, words: Iterable[str], names: Collection[str]) -> list[str]:
+        """Return the options in `words` with their values, without those that one of `names` names
+        and without positional arguments. This parser must have parsed the words."""
+        kept: list[str] = []
+        is_kept, num_values = False, 0.0
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if (action := self._option_string_actions.get(name)) is not None:
+                is_kept = not set(action.option_strings) & set(names)
+                single = 0 if equals or action.nargs == 0 else 1
+                num_values = math.inf if action.nargs in ("+", "*") else single
+            elif num_values:
+                num_values -= 1
+            else:
+                continue
+            if is_kept:
+                kept.append(word)
+        return kept
 
     def _respell(self, word: str) -> str:
         """Return a word with the option's own name, if it is an option with `-` for `_`."""

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,24 +33,23 @@ from poprt.profiling import Profile, print_profile, print_tile_mapping, tiles_of
 from poprt.terminal import make_console, show_progress
 from simipu import known_chips
 
-from popef._tools.arguments import Parser, count, positive
+from popef._tools.arguments import Parser, count, positive, whole_number
 from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
 from poplar_triton.profile.report import Content, make_report, require_plotly
+from poplar_triton.profile.search import MAX_PROFILES, Attempts, Search, Suggestion
 from poplar_triton.profile.source import Estimator, Settings, open_source, quietly
+from poplar_triton.profile.space import GOALS, THROUGHPUT
 from poplar_triton.profile.suggest import (
     BATCH_SIZES,
-    GOALS,
-    MAX_PROFILES,
-    THROUGHPUT,
     Advice,
-    Attempts,
     Batches,
+    advise,
+    list_changes,
     print_advice,
     profile_batches,
-    try_changes,
 )
 from poplar_triton.profile.trace import make_trace
 
@@ -64,6 +64,8 @@ EXAMPLES = (
 _CONVERTER_STEPS = len(STEPS) + 1
 """Maximum number of steps that the converter and the estimator report for a point."""
 
+_MAX_IPUS = 64
+"""Maximum number of IPUs for --suggest: those of a Pod64."""
 _FUSED = Option("fused_attention", "the same as --passes fused_attention", FLAG)
 """Option of its own for a pass; its name is that of the pass."""
 _SHARED = ("available_memory_proportion", "num_io_tiles", "batches_per_step")
@@ -85,6 +87,10 @@ _CHIP = (
 """Options of the chip and its compiler, in the order of the help."""
 _COST = {each.name: each for each in _CHIP if Use.COMPILER in each.use}
 """Options of the chip that are fields of CostOptions, by name."""
+
+_SUGGEST = ("suggest", "goal", "max_profiles", "max_ipus")
+_OUTPUT = ("json", "html", "trace", "tiles", "print_tile_mapping")
+"""Options that only say what a command for one model writes."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 
@@ -128,18 +134,7 @@ def add_arguments(parser: Parser) -> None:
     top_help = "number of most expensive nodes to list (default: %(default)s)"
     add("--top", type=positive, default=10, metavar="N", help=top_help)
     add("--json", action="store_true", help="machine-readable")
-    suggest_help = "try other options, and list those that make the model fit or faster"
-    add("--suggest", action="store_true", help=suggest_help)
-    goal_help = (
-        "what the options of --suggest and of the report are to improve, if the model fits: the "
-        f"latency of a call, or the throughput while batches are queued (default: {THROUGHPUT})"
-    )
-    add("--goal", choices=GOALS, help=goal_help)
-    most_help = (
-        "maximum number of further profiles for --suggest and the report's batch sizes "
-        f"(default: {MAX_PROFILES})"
-    )
-    add("--max_profiles", type=positive, metavar="N", help=most_help)
+    _add_suggest_arguments(parser)
     compare_help = (
         "compare with another model, or with other settings NAME=VALUE[,NAME=VALUE], "
         "such as target=bow"
@@ -169,6 +164,31 @@ def _add_tile_arguments(parser: Parser) -> None:
     parser.add_argument("--print_tile_mapping", action="store_true", help=mapping_help)
 
 
+def _add_suggest_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    suggest_help = (
+        "try other options, alone and together, and print those that help, the best command, and "
+        "the Pareto front of latency, throughput and memory"
+    )
+    add("--suggest", action="store_true", help=suggest_help)
+    goal_help = (
+        "what the options of --suggest and of the report are to improve, if the model fits: the "
+        "latency of a call, the throughput while batches are queued, or the memory of the fullest "
+        f"tile (default: {THROUGHPUT})"
+    )
+    add("--goal", choices=GOALS, help=goal_help)
+    most_help = (
+        "maximum number of further profiles for --suggest and the report's batch sizes "
+        f"(default: {MAX_PROFILES})"
+    )
+    add("--max_profiles", type=positive, metavar="N", help=most_help)
+    ipus_help = (
+        "maximum number of IPUs that --suggest may use (default: those of --num_ipus, or twice as "
+        "many if the model does not fit)"
+    )
+    add("--max_ipus", type=whole_number(1, _MAX_IPUS), metavar="N", help=ipus_help)
+
+
 def _add_bulk_arguments(parser: Parser) -> None:
     add = parser.add_argument
     parser.add_path(
@@ -194,7 +214,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output is None:
         _refuse(options, ("jobs", "shard", "retry_failed"), "requires --output")
         if not (options.suggest or options.html):
-            _refuse(options, ("goal", "max_profiles"), "requires --suggest or --html")
+            _refuse(options, _SUGGEST[1:], "requires --suggest or --html")
         if options.json and options.print_tile_mapping:
             raise UsageError(
                 "--print_tile_mapping prints a table; with --json write the mappings with --tiles"
@@ -206,10 +226,7 @@ def run(options: argparse.Namespace) -> int:
         return supervised(_run_one)(options)
     _refuse(
         options,
-        (
-            *("json", "html", "trace", "tiles", "print_tile_mapping"),
-            *("suggest", "goal", "max_profiles", "compare"),
-        ),
+        (*_OUTPUT, *_SUGGEST, "compare"),
         "applies to one model and cannot be combined with --output",
     )
     return bulk.run(options, points)
@@ -272,16 +289,43 @@ def _try_further(
     ]
     attempts = Attempts(estimator, _max_profiles(options), known)
     with quietly():
-        advice = try_changes(attempts, points[0], profiles[0], options.goal or THROUGHPUT)
-        if not options.html:
-            return advice, Batches()
-        swept = {profile.batch_size for profile in profiles}
-        sizes = swept if len(swept) > 1 else {*BATCH_SIZES, *swept}
-        batches = profile_batches(attempts, points[0], advice, sizes)
+        search = Search(
+            attempts, points[0], profiles[0], options.goal or THROUGHPUT, options.max_ipus
+        )
+        search.try_changes()
+        batches = Batches()
+        if options.html:
+            batches = _profile_batches(attempts, points[0], profiles, list_changes(search))
+        search.try_combinations()
+    return advise(search, partial(_write_command, options, points[0])), batches
+
+
+def _profile_batches(
+    attempts: Attempts,
+    point: Settings,
+    profiles: Sequence[Profile],
+    suggestions: Sequence[Suggestion],
+) -> Batches:
+    swept = {profile.batch_size for profile in profiles}
+    sizes = swept if len(swept) > 1 else {*BATCH_SIZES, *swept}
+    batches = profile_batches(attempts, point, suggestions, sizes)
     if len(swept) > 1:
         others = [each for each in profiles if each not in batches.profiles]
         batches = replace(batches, profiles=[*batches.profiles, *others])
-    return advice, batches
+    return batches
+
+
+def _write_command(options: argparse.Namespace, point: Settings, suggestion: Suggestion) -> str:
+    """Return the command line that profiles a suggestion for `point`, the first of the sweep."""
+    parser: Parser = options.parser
+    swept = [f"--{name}={getattr(point, name)}" for name, _ in options.sweep]
+    others = {f"--{each}" for each in (*_OUTPUT, *_SUGGEST, "compare", "sweep", "top")}
+    given = parser.drop_options(
+        options.words, {*others, *(f"--{name}" for name, _ in options.sweep)}
+    )
+    kept = parser.drop_options([*given, *swept], suggestion.words)
+    words = [str(options.model[0]), *kept, *suggestion.words]
+    return shlex.join([*parser.prog.split(), *words])
 
 
 def _profile_other(

@@ -41,7 +41,8 @@ from poplar_triton.profile.compare import (
     describe_sides,
     list_figures,
 )
-from poplar_triton.profile.suggest import Advice, Batches, Suggestion
+from poplar_triton.profile.search import Suggestion
+from poplar_triton.profile.suggest import FRONT, UNCHANGED, Advice, Batches
 
 _MAX_NODES_BYTES = 3 << 20
 """Maximum size of the nodes in the document. With plotly and the tiles the file stays below 10 MB
@@ -253,13 +254,19 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
         "title": advice.title,
         "text": advice.describe(),
         "rows": [_suggestion(each) for each in advice.suggestions],
+        "front_text": f"{FRONT}.",
+        "front": [_suggestion(each) for each in advice.front],
+        "best": [
+            [label, figures, escape_control(command, _MAX_TEXT)]
+            for label, figures, command in advice.list_best()
+        ],
     }
 
 
 def _suggestion(each: Suggestion) -> dict[str, Any]:
     return {
         **_point(each.profile),
-        "change": each.change,
+        "change": each.change or UNCHANGED,
         "latency_ratio": each.latency_ratio,
         "rate_ratio": each.throughput_ratio,
         "memory_ratio": each.memory_ratio,

@@ -42,6 +42,9 @@ _NAMES = ("executable.popef", "model.onnx")
 considered."""
 _SUFFIXES = (".popef", ".onnx")
 _MAX_NAMED = 5
+_MAX_GRAPHS = 8
+"""Maximum number of converted graphs that are kept. A search returns to some of them; without large
+weights each takes a few MB."""
 
 
 def find_model_file(path: Path) -> Path:
@@ -316,7 +319,7 @@ class Estimator:
     def __init__(self, source: Source, on_step: Callable[[str], None] = lambda _step: None) -> None:
         self.source = source
         self._on_step = on_step
-        self._converted: tuple[tuple[int | None, str, str], onnx.ModelProto] | None = None
+        self._converted: dict[tuple[int | None, str, str], onnx.ModelProto] = {}
 
     def profile(self, settings: Settings) -> Profile:
         """Estimate what the model of the source costs under `settings`. Raises CompileError naming
@@ -336,13 +339,16 @@ class Estimator:
         )
 
     def convert(self, settings: Settings) -> onnx.ModelProto:
-        """Return the static graph of these settings, kept for the next settings that share it.
+        """Return the static graph of these settings, kept for further settings that share it.
         Raises CompileError like `profile`."""
         precision = settings.precision or self.source.precision
         key = (settings.batch_size, precision, settings.graph[-1])
-        if self._converted is None or self._converted[0] != key:
-            converted = self.source.convert(
+        model = self._converted.pop(key, None)
+        if model is None:
+            model = self.source.convert(
                 settings.batch_size, precision, self._on_step, **settings.converter
             )
-            self._converted = key, converted
-        return self._converted[1]
+        self._converted[key] = model  # last: the most recent one
+        if len(self._converted) > _MAX_GRAPHS:
+            del self._converted[next(iter(self._converted))]
+        return model

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile import command, report, suggest
+from poplar_triton.profile import command, report
 from poplar_triton.profile.compare import (
     compare_nodes,
     compare_types,
@@ -26,20 +26,12 @@ from poplar_triton.profile.compare import (
 )
 from poplar_triton.profile.report import Content, describe_page, make_report
 from poplar_triton.profile.source import Estimator, Settings, open_source
-from poplar_triton.profile.suggest import (
-    Advice,
-    Attempts,
-    Batches,
-    print_advice,
-    profile_batches,
-    try_changes,
-)
+from poplar_triton.profile.suggest import Batches
 from poplar_triton.profile.trace import ALL_TILES, MEMORY, RECEIVED, make_trace
 from poprt.profiling import tiles_of
 from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
-from simipu import CompileError
 
 from popef._tools.arguments import Parser
 
@@ -239,26 +231,6 @@ def test_the_batch_sizes_are_plotted_in_order_and_the_missing_ones_are_named(est
     assert describe_page(Content(profile))["batches"] == {"points": [], "missing": ""}
 
 
-def test_the_own_and_the_advised_batch_sizes_are_plotted_whatever_the_limit(estimator):
-    settings = Settings("ipu21", 24, "fp16")
-    base = estimator.profile(settings)
-    known = [(settings, base)]
-    enough = Attempts(estimator, 100, known)
-    advice = try_changes(enough, settings, base)
-    advised = {each.profile.batch_size for each in advice.suggestions} - {24}
-    assert advised, "a larger batch has more throughput"
-    batches = profile_batches(enough, settings, advice, [1, 2, 24])
-    assert {each.batch_size for each in batches.profiles} == {1, 2, 24} | advised
-    assert (batches.impossible, batches.left) == ({}, [])
-    # No profile is left after the advice: what is known is plotted.
-    num_tried = advice.num_tried
-    spent = Attempts(estimator, num_tried, known)
-    assert try_changes(spent, settings, base).as_json() == advice.as_json()
-    batches = profile_batches(spent, settings, advice, [1, 2, 24])
-    assert {each.batch_size for each in batches.profiles} == {24} | advised
-    assert batches.left == [1, 2]
-
-
 def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
     estimator, profile, capsys
 ):
@@ -322,121 +294,6 @@ def test_nodes_of_one_name_are_compared_together(profile):
     assert found[profile.steps[1].name].second is None
 
 
-@pytest.mark.parametrize("goal", ["latency", "throughput"])
-def test_what_is_advised_was_tried_and_serves_the_goal(estimator, goal, capsys):
-    settings = Settings("ipu21", 512, "fp32", {"partials_type": "float"})
-    base = estimator.profile(settings)
-    advice = try_changes(Attempts(estimator), settings, base, goal)
-    assert (advice.goal, advice.num_left) == (goal, 0)
-    assert advice.suggestions
-    if goal == "latency":
-        gains = [1 / each.latency_ratio for each in advice.suggestions]
-    else:
-        gains = [each.throughput_ratio for each in advice.suggestions]
-    assert gains == sorted(gains, reverse=True)
-    assert min(gains) >= 1.02
-    sizes = {each.settings.batch_size for each in advice.suggestions} - {512}
-    assert sizes
-    assert all((size < 512) == (goal == "latency") for size in sizes)
-    for each in advice.suggestions:
-        again = estimator.profile(each.settings).estimate
-        assert again.fits
-        assert each.latency_ratio == again.latency_seconds / base.estimate.latency_seconds
-        assert each.throughput_ratio == again.samples_per_second / base.estimate.samples_per_second
-    assert len({each.change.partition(" ")[0] for each in advice.suggestions}) == len(
-        advice.suggestions
-    )
-    assert {each.changes_results for each in advice.suggestions if "batch" in each.change} == {
-        False
-    }
-    print_advice(advice, make_console())
-    out = capsys.readouterr().out
-    for each, row in zip(
-        advice.suggestions,
-        describe_page(Content(base, advice=advice))["advice"]["rows"],
-        strict=True,
-    ):
-        assert row["change"] == each.change
-        assert each.change in out
-
-
-class Small:
-    """Estimator of a chip whose tiles have a few bytes less than a model takes."""
-
-    def __init__(self, estimator, tile_bytes):
-        self._profiler, self._tile_bytes = estimator, tile_bytes
-
-    def profile(self, settings):
-        return crowded(self._profiler.profile(settings), self._tile_bytes)
-
-
-def test_what_does_not_fit_is_made_to_fit_where_anything_does(estimator):
-    settings = Settings("ipu21", 4096, "fp32")
-    needed = estimator.profile(settings).estimate.peak_tile_bytes
-    small = Small(estimator, needed - 1)
-    advice = try_changes(Attempts(small), settings, small.profile(settings))
-    assert advice.goal == "fit"
-    assert advice.title == "To make it fit, try"
-    fitting = [each.profile.estimate.fits for each in advice.suggestions]
-    assert fitting[0]
-    assert fitting == sorted(fitting, reverse=True), "first what fits"
-    assert any(each.change == "--precision fp16" for each in advice.suggestions)
-    tiny = Small(estimator, 1024)
-    advice = try_changes(Attempts(tiny), settings, tiny.profile(settings))
-    assert "none makes it fit" in advice.describe()
-    assert all(each.memory_ratio <= 0.98 for each in advice.suggestions)
-
-
-@pytest.mark.parametrize(
-    ("wish", "best"), [("latency", "--batch_size 1"), ("throughput", "--precision fp16")]
-)
-def test_among_the_changes_that_make_it_fit_the_goal_decides(estimator, wish, best):
-    settings = Settings("ipu21", 4096, "fp32")
-    needed = estimator.profile(settings).estimate.peak_tile_bytes
-    small = Small(estimator, needed - 1)
-    advice = try_changes(Attempts(small), settings, small.profile(settings), wish)
-    assert advice.goal == "fit"
-    assert advice.suggestions[0].change == best
-
-
-class Counting:
-    """Estimator that counts its profiles."""
-
-    def __init__(self, estimator):
-        self._profiler, self.count = estimator, 0
-
-    def profile(self, settings):
-        self.count += 1
-        return self._profiler.profile(settings)
-
-
-def test_trying_ends_after_the_number_of_profiles_that_is_allowed(estimator, profile):
-    counting = Counting(estimator)
-    advice = try_changes(Attempts(counting, 2), Settings("ipu21", 4, "fp16"), profile)
-    assert counting.count == advice.num_tried == 2
-    assert advice.num_left > 5
-    assert f"{advice.num_left} more were not, because of --max_profiles" in advice.describe()
-    assert "none has an effect" in Advice("latency", [], 3, 0).describe()
-
-
-def test_a_failure_counts_as_an_attempt_and_is_not_repeated(tmp_path):
-    onnx.save(
-        make_model([helper.make_node("Tanh", ["x"], ["y"])], {"x": (F, [4])}, {"y": (F, [4])}, {}),
-        tmp_path / "static.onnx",
-    )
-    counting = Counting(Estimator(open_source(tmp_path / "static.onnx")))
-    attempts = Attempts(counting, 1)
-    told = []
-    for _ in range(2):
-        with pytest.raises(CompileError) as raised:
-            attempts.profile(Settings(batch_size=8))
-        told.append(str(raised.value))
-    assert counting.count == 1
-    assert told[0] == told[1]
-    assert not attempts.can_try(Settings(batch_size=2))
-    assert attempts.can_try(Settings(batch_size=8)), "it is known"
-
-
 def test_the_steps_of_a_node_are_numbered_and_share_its_cycles_evenly(profile):
     document = make_trace(profile)
     named = [event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"]
@@ -472,7 +329,7 @@ def test_the_counters_of_a_trace_are_the_memory_and_the_bytes_of_the_exchange(pr
 
 
 def test_neighbours_of_a_sweep_share_the_converted_graph():
-    """A conversion takes longer than an estimate, and only the last converted graph is kept."""
+    """A conversion takes longer than an estimate, and only the last converted graphs are kept."""
     parser = Parser(prog="profile")
     command.add_arguments(parser)
     axes = {"batch_size": "8,2", "target": "c600,bow", "precision": "fp32,fp16"}
@@ -484,30 +341,6 @@ def test_neighbours_of_a_sweep_share_the_converted_graph():
     # One axis keeps the order in which the user gave it.
     points = command._points(parser.parse_args(["m.onnx", *words[:2]]))
     assert [point.batch_size for point in points] == [8, 2]
-
-
-def test_passes_are_tried_on_a_transformer(tmp_path):
-    """The scores have 49 keys, which attention_padding makes 64."""
-    nodes = [
-        helper.make_node("MatMul", ["q", "k"], ["s"], name="scores"),
-        helper.make_node("Softmax", ["s"], ["p"]),
-        helper.make_node("MatMul", ["p", "v"], ["y"], name="values"),
-    ]
-    inputs = {"q": (F, [64, 49, 32]), "k": (F, [64, 32, 49]), "v": (F, [64, 49, 32])}
-    onnx.save(make_model(nodes, inputs, {"y": (F, [64, 49, 32])}, {}), tmp_path / "m.onnx")
-    estimator = Estimator(open_source(tmp_path / "m.onnx"))
-    settings = Settings("ipu21", None, "fp16", converter={"used_passes": ["pre_scale"]})
-    changes = dict(suggest._iter_changes(settings, estimator.profile(settings), "throughput"))
-    found = {
-        change: changed.converter["used_passes"]
-        for change, changed in changes.items()
-        if change.startswith("--passes")
-    }
-    assert found == {
-        "--passes pre_scale,fused_attention": ["pre_scale", "fused_attention"],
-        "--passes pre_scale,attention_padding": ["pre_scale", "attention_padding"],
-        "--passes pre_scale,matmul_rotary_embedding": ["pre_scale", "matmul_rotary_embedding"],
-    }
 
 
 def test_what_is_tried_does_not_warn_again(tmp_path, caplog):

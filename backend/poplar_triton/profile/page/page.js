@@ -360,11 +360,15 @@
       const side = Math.abs(ratio - 1) < 0.001 ? "" : (ratio < 1) === less ? " good" : " bad";
       return make("span", {}, text + " ", make("span", { class: "change" + side }, by));
     };
-    const rows = page.advice.rows.map((each) => [
+    const listed = (heading, found, id) => found.length ? table([heading, "latency|", "samples/s|", "a tile|", "fits"], found.map((each) => [
       make("span", {}, make("code", {}, ...each.change.split(/(?<=[ ,])/).map((word) => make("span", { class: "whole" }, word))), each.changes_results ? " (changes the results)" : ""),
-      change(each.latency_text, each.latency_ratio, true), change(whole(each.rate), each.rate_ratio, false), change(kib(each.peak), each.memory_ratio, true), fitting(each.fits)]);
+      change(each.latency_text, each.latency_ratio, true), change(whole(each.rate), each.rate_ratio, false), change(kib(each.peak), each.memory_ratio, true), fitting(each.fits)]), id) : null;
+    const several = page.advice.front.length > 1;
     section("advice", page.advice.title, page.advice.text,
-      rows.length ? table(["option", "latency|", "samples/s|", "a tile|", "fits"], rows, "suggestions") : null);
+      listed("option", page.advice.rows, "suggestions"),
+      ...page.advice.best.map(([label, figures, command]) => make("p", { class: "best" }, `${label}: ${figures}`, make("br"), make("code", {}, breakable(command)))),
+      several ? make("p", { class: "note" }, page.advice.front_text) : null,
+      several ? listed("options", page.advice.front, "front") : null);
   }
 
   function makeComparison() {
