@@ -80,8 +80,11 @@ class ChipModel:
 
     def add_own(self) -> None:
         """Model all systems at the model's own batch size, because it can have no other. Raises
-        CompileError if the model cannot be compiled."""
-        self._add_all(None)
+        CompileError, with the reason of the first batch size, if it has none either."""
+        try:
+            self._add_all(None)
+        except CompileError as error:
+            raise CompileError(next(iter(self._missing.values()), str(error))) from error
         self._missing = {}
         self._note = f"the model has the fixed batch size {self.batch_size}"
 

@@ -124,9 +124,10 @@ class Effort:
 
 def measure(device: Device, model: Path, feeds: Feeds, effort: Effort, folder: Path) -> System:
     """Measure a model on a device at each batch size of the feeds, one call after another."""
+    threads = "1 thread" if effort.threads == 1 else f"{effort.threads} threads"
     notes = [
-        f"one call after another, {effort.threads} threads, up to {effort.seconds:g} s for each "
-        f"batch size; ONNX Runtime {onnxruntime.__version__}, the model's own types",
+        f"one call after another, {threads}, up to {effort.seconds:g} s for each batch size; "
+        f"ONNX Runtime {onnxruntime.__version__}, the model's own types",
         *_warn_of_load(),
     ]
 

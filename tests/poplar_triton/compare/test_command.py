@@ -210,6 +210,23 @@ def test_a_model_of_a_fixed_batch_is_compared_at_that_batch(compare):
     assert found["c600"]["latency_batch_1_seconds"] is None
 
 
+def test_a_model_that_no_batch_size_suits_is_refused_with_the_reason_and_the_remedy(run):
+    model = multiply()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
+    status, out, err = run(model)
+    assert (status, out) == (1, "")
+    assert "'t0' [n, width]; use, with your sizes, --input_shape t0=1," in err
+    assert "--batch_size" not in err, "compare has no such option"
+
+
+def test_input_shapes_may_hold_the_batch_size_of_each_comparison(compare):
+    model = multiply()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
+    found = compare(model, "--systems", "c600", "--input_shape", "t0=-1,16")
+    for name in ("c600", "cpu"):
+        assert [point["batch_size"] for point in found[name]["points"]] == [1, 2]
+
+
 def test_the_table_says_what_is_modelled_and_what_is_measured(run):
     status, out, err = run(multiply(), "--latency_limit_ms", 1000, "--price", "c600=1")
     assert (status, err) == (0, "")
@@ -218,7 +235,7 @@ def test_the_table_says_what_is_modelled_and_what_is_measured(run):
         "energy of a sample",
         "a million cost",
         "cpu: CPU, ",
-        "1 threads",
+        "1 thread,",
         "gpu: ",
         "validation found",
         "energy modelled from published power: IPU-M2000 of 4 IPUs",
