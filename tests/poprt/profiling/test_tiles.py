@@ -50,9 +50,9 @@ def loop() -> onnx.ModelProto:
     net = Builder()
     x = net.add("Relu", net.input("x", [64, 256], HALF))
     nodes = [
+        helper.make_node("Exp", ["h"], ["s"], name="exp"),  # it overwrites its operand
+        helper.make_node("Softmax", ["s"], ["r"], name="soft"),
         helper.make_node("Identity", ["c"], ["d"]),
-        helper.make_node("Softmax", ["h"], ["s"], name="soft"),
-        helper.make_node("Exp", ["s"], ["r"], name="exp"),
     ]
     inputs = [
         helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -158,7 +158,7 @@ def test_a_loop_is_a_part_of_the_program_with_its_body_inside():
     assert whole.kind == "Loop"
     assert names[whole.first] == whole.name
     inside = names[body.first : body.last + 1]
-    assert inside[-2:] == [f"{whole.name}/soft", f"{whole.name}/exp"]
+    assert inside[:2] == [f"{whole.name}/exp", f"{whole.name}/soft"]
     assert [before.first, after.last] == [0, len(names) - 1]
     assert (before.last + 1, whole.last + 1) == (whole.first, after.first)
 

@@ -10,7 +10,7 @@ from cost_models import C600, one_node
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Builder
+from networks import Builder, matmul
 from onnx import TensorProto
 from poprt.pipeline import estimate
 from simipu.cost import Kind, Source, Variable, count_elements
@@ -144,6 +144,17 @@ def test_the_mapping_of_a_product_is_that_of_its_printed_plan() -> None:
     assert given_.source is Source.LINEAR
     assert count_elements(given_.spread).max() == 4 * 44
     assert len(count_elements(given_.spread)) == math.ceil(64_000 / 44)
+
+
+def test_the_splits_of_a_plan_follow_each_other_as_poplin_numbers_tiles() -> None:
+    """Poplin's linearizeTileIndices: groups, then input channels, rows, output channels."""
+    found = estimate(matmul(1000, 256, 96), C600)
+    (operator,) = found.operators
+    assert operator.work.plan == "rows 30 in 8 out 6"
+    # 29 parts of 34 rows and one of 14, by 16 columns. Of 544 sums each of 8 tiles keeps 68, of 224
+    # sums 28; these 8 tiles are 180 apart.
+    expected = ([68] * (29 * 6) + [28] * 6) * 8
+    assert count_elements(named("MatMul_0", found.variables).spread).tolist() == expected
 
 
 def test_an_elementwise_operator_lies_as_its_operand() -> None:
