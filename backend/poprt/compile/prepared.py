@@ -28,7 +28,7 @@ from simipu import (
     Stream,
     Target,
 )
-from simipu.cost import CostOptions, Estimate
+from simipu.cost import CostOptions, Estimate, describe_spread
 from simipu.numerics import QUARTERS, Numerics
 from simipu.placement import strip_placement
 from simipu.rows import note_dependence
@@ -126,6 +126,14 @@ class Compilation:
                 f"compiler option batches_per_step: expected a multiple of the {cost.num_stages} "
                 f"stages of the pipeline, found {options.batches_per_step}"
             )
+        for each in cost.variables:
+            if each.is_printed:
+                _log.info(
+                    "tile mapping of %r, modelled (%s), tiles x elements: %s",
+                    each.name,
+                    each.source.value,
+                    describe_spread(each.spread),
+                )
         return cost
 
     def plan(self, model: onnx.ModelProto, cost: Estimate) -> Plan:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from simipu.cost import Peak, count_elements
+from simipu.cost import Peak, count_elements, describe_spread
 
 from popef._tools.text import escape
 from poprt.profiling.kinds import describe_kind
 from poprt.profiling.model_profile import Profile
-from poprt.profiling.tiles import list_levels
 from poprt.terminal import cell
 
 FOUR_DIGITS = 1000
@@ -244,10 +243,6 @@ def _nodes(profile: Profile, top: int) -> Table:
     return table
 
 
-_MAX_LEVELS = 4
-"""Maximum number of different loads of a tile that a row of the mapping lists."""
-
-
 def print_tile_mapping(profile: Profile, console: Console) -> None:
     """Print how many elements of a tensor each tile has.
 
@@ -263,7 +258,7 @@ def print_tile_mapping(profile: Profile, console: Console) -> None:
         names = each.name or "computed constants", each.kind.value
         sizes = each.num_bytes, int(counts.sum()), int((counts > 0).sum())
         cells = [*names, str(each.ipu), *(f"{size:,}" for size in sizes)]
-        add_row(table, [*cells, _describe_levels(list_levels(each.spread)), each.source.value])
+        add_row(table, [*cells, describe_spread(each.spread), each.source.value])
     console.print(table)
     console.print(
         cell(
@@ -271,12 +266,6 @@ def print_tile_mapping(profile: Profile, console: Console) -> None:
             "tile of such a split; linear: an average, spread evenly in vectors of 8 bytes"
         )
     )
-
-
-def _describe_levels(levels: Sequence[tuple[int, int]]) -> str:
-    shown = ", ".join(f"{tiles:,} x {elements:,}" for tiles, elements in levels[:_MAX_LEVELS])
-    left_out = sum(tiles for tiles, _ in levels[_MAX_LEVELS:])
-    return f"{shown}, {left_out:,} with fewer" if left_out else shown
 
 
 def make_table(*columns: str) -> Table:

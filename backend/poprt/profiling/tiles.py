@@ -25,6 +25,7 @@ from simipu.cost import (
     Variable,
     code_of_all,
     count_elements,
+    list_levels,
 )
 from simipu.operators import IPU_COPY
 
@@ -445,13 +446,6 @@ def find_runs(values: Array) -> Runs:
     ends = [*starts[1:], len(values)]
     pairs = zip(starts, ends, strict=True)
     return [[end - start, int(values[start])] for start, end in pairs if end > start]
-
-
-def list_levels(spread: Spread) -> list[tuple[int, int]]:
-    """Return the numbers of tiles with as many elements, and these elements, the most first."""
-    counts = count_elements(spread)
-    sizes, tiles = np.unique(counts[counts > 0], return_counts=True)
-    return list(zip(tiles[::-1].tolist(), sizes[::-1].tolist(), strict=True))
 
 
 def _describe_mapping(spread: Spread, source: Source) -> dict[str, Any]:

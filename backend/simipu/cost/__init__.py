@@ -11,7 +11,7 @@ from simipu.cost.variables import Kind, Source, Variable
 from simipu.cost.walk import CostOptions, OperatorCost, code_of_all
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import Code
-from simipu.operators.formulas.spread import Spread, count_elements
+from simipu.operators.formulas.spread import Spread, count_elements, describe_spread, list_levels
 
 __all__ = [
     "CALIBRATION",
@@ -28,6 +28,8 @@ __all__ = [
     "Variable",
     "code_of_all",
     "count_elements",
+    "describe_spread",
     "estimate",
+    "list_levels",
     "node_cycles",
 ]

@@ -287,7 +287,7 @@ _FAST_NORM = Operator(
     meaning="a layer norm over the last axis, whatever the rank; one group only",
 )
 _OF_NOT_ZERO = "1 where there is something, else 0, in the type of its input"
-_OF_MAPPING = "its input; `poplar-triton profile --print_tile_mapping` prints where it lies"
+_OF_MAPPING = "its input, whose modelled mapping a compilation logs"
 _SOFTMAX = Operator(
     rows.along(-1),
     cost=reducing.fast_softmax,

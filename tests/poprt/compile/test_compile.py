@@ -3,6 +3,7 @@ the command."""
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -299,6 +300,26 @@ def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
     reader.parseFile(tmp_path / "weights.popef")
     assert {tensor.info.name() for tensor in reader.tensors()} == set(streamed.weights)
     assert not reader.executables()
+
+
+def test_the_mapping_that_a_model_asks_for_is_logged(caplog):
+    """The model of PopRT's example print_tile_mapping.py, whose operator prints when it is
+    compiled."""
+    shape = [4, 4, 8, 8]
+    nodes = [
+        helper.make_node("MatMul", ["X", "Y"], ["Z"]),
+        helper.make_node("PrintTileMapping", ["Z"], ["Out"], domain="ai.graphcore"),
+    ]
+    inputs = {"X": (F, shape), "Y": (F, shape)}
+    model = make_model(nodes, inputs, {"Out": (F, shape)}, {})
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid("", 11), helper.make_opsetid("ai.graphcore", 1)])
+    with caplog.at_level(logging.INFO, "poprt"):
+        Compiler.compile(model, ["Out"], CompilerOptions())
+    (line,) = (text for text in caplog.messages if text.startswith("tile mapping of "))
+    assert line.startswith("tile mapping of 'Z', modelled (plan), tiles x elements: ")
+    levels = [part.split(" x ") for part in line.rsplit(": ", 1)[1].split(", ")]
+    assert sum(int(tiles) * int(elements) for tiles, elements in levels) == 4 * 4 * 8 * 8
 
 
 def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):

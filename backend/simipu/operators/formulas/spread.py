@@ -18,6 +18,9 @@ VECTOR_BYTES = 8
 """Bytes of the vectors that a linear mapping does not cut: poputil's grain is the target's vector
 width (TileMapping.cpp, calcLinearTileMapping)."""
 
+_MAX_LEVELS = 4
+"""Maximum number of different loads of a tile that a text lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -111,3 +114,18 @@ def count_elements(spread: Spread) -> Array:
     found = found[: int(last[-1]) + 1] if len(last) else found[:0]
     found.flags.writeable = False
     return found
+
+
+def list_levels(spread: Spread) -> list[tuple[int, int]]:
+    """Return the numbers of tiles with as many elements, and these elements, the most first."""
+    counts = count_elements(spread)
+    sizes, tiles = np.unique(counts[counts > 0], return_counts=True)
+    return list(zip(tiles[::-1].tolist(), sizes[::-1].tolist(), strict=True))
+
+
+def describe_spread(spread: Spread) -> str:
+    """Return the numbers of tiles with as many elements as text, the fullest tiles first."""
+    levels = list_levels(spread)
+    shown = ", ".join(f"{tiles:,} x {elements:,}" for tiles, elements in levels[:_MAX_LEVELS])
+    left_out = sum(tiles for tiles, _ in levels[_MAX_LEVELS:])
+    return f"{shown}, {left_out:,} with fewer" if left_out else shown
