@@ -26,6 +26,7 @@ from poptorch import (
     popart_ir,
     popart_names,
     popart_nodes,
+    script_modules,
     translations,
 )
 from poptorch.arguments import Arguments, rebuild
@@ -122,8 +123,9 @@ def capture(
         Error: If forward depends on the values of tensors, or has an operator without translation.
     """
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
-    recorder = Recorder(model, arguments, has_strided_groups)
     with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
+        captured = script_modules.convert(model, arguments, tensors)
+        recorder = Recorder(captured, arguments, has_strided_groups)
         whole = _export(recorder, tensors)
         cpu_tensors.check_devices(whole)
         exported, program = _to_onnx(translations.decompose(whole))

@@ -354,3 +354,39 @@ def test_available_memory_is_that_of_the_product_before_a_bias(monkeypatch):
     hints = [each.input[0] for each in nodes if each.op_type == "set_available_memory"]
     assert [name.partition(":")[0] for name in hints] == ["MatMul", "Mul"]
     assert torch.allclose(found[1], torch.full((2, 2), 8.0))
+
+
+class Gate(torch.nn.Module):
+    """A module whose result depends on a branch on its input's values, and that counts calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.linear(x) + self.calls
+        if bool(x.sum() > 0):
+            return y * 2
+        return y - 1
+
+
+def test_a_module_of_torchscript_keeps_its_branches_weights_and_state():
+    model = poptorch.inferenceModel(torch.jit.script(Gate()))
+    expected = torch.jit.script(Gate())
+    expected.load_state_dict(model.state_dict())
+    for x in (torch.ones(3, 2), -torch.ones(3, 2)):
+        torch.testing.assert_close(model(x), expected(x).detach())
+    model.copyWeightsToHost()
+    assert model.calls.tolist() == [2]
+
+
+def test_a_module_of_torchscript_that_cannot_be_converted_is_named():
+    class Texts(torch.nn.Module):
+        def forward(self, x):
+            return x + len(str(x.sum()))
+
+    model = poptorch.inferenceModel(torch.jit.script(Texts()))
+    with pytest.raises(poptorch.Error, match="module of TorchScript cannot be captured"):
+        model(torch.ones(2))
