@@ -135,8 +135,11 @@ def _rsub(x: Any, other: Any, alpha: Any = 1) -> Any:
 
 @_decomposes(aten.squeeze.dim)
 def _squeeze(x: Any, dim: int) -> Any:
-    """Remove a dimension of one element; torch keeps any other, and ONNX rejects it."""
-    return x.select(dim, 0) if x.dim() and x.shape[dim] == 1 else x.view(x.shape)
+    """Reshape without a dimension of one element; torch keeps any other, and ONNX rejects it."""
+    shape = list(x.shape)
+    if shape and shape[dim] == 1:
+        del shape[dim]
+    return x.view(shape)
 
 
 @_decomposes(aten.cdist.default)
