@@ -230,6 +230,7 @@ def test_a_strangers_file_in_the_cache_changes_no_answer(tmp_path, x, kind):
     assert not trap.exists()
 
 
+@pytest.mark.slow
 def test_another_process_takes_the_executable_from_the_cache(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(CACHING_SCRIPT)
