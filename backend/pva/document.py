@@ -153,6 +153,8 @@ def read_document(path: str | os.PathLike[str]) -> Document:
         Error: If it cannot be read, is no such file, or is not valid.
     """
     file = Path(path)
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise Error(f"{file}: expected the file of a profile, found a folder, a pipe or a device")
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sqlite3
 
 import pop_files
@@ -62,11 +63,13 @@ def test_another_file_is_rejected(tmp_path, data, message):
     assert str(caught.value).startswith(str(file))
 
 
-def test_a_missing_file_and_a_folder_are_rejected(tmp_path):
+def test_a_missing_file_a_folder_and_a_pipe_are_rejected(tmp_path):
     with pytest.raises(pva.Error, match=r"none\.pop: the profile cannot be read: No such file"):
         pva.openReport(tmp_path / "none.pop")
-    with pytest.raises(pva.Error, match="cannot be read: Is a directory"):
-        pva.openReport(tmp_path)
+    os.mkfifo(tmp_path / "pipe.pop")
+    for path in (tmp_path, tmp_path / "pipe.pop"):
+        with pytest.raises(pva.Error, match="expected the file of a profile, found a folder, a pi"):
+            pva.openReport(path)
 
 
 def test_a_file_without_end_is_not_read_to_its_end(monkeypatch, tmp_path):
