@@ -14,7 +14,7 @@ HOSTILE = (
     "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
 )
 DRAWN = """const charts = [...document.querySelectorAll(".chart")];
-    return charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"))
+    return document.getElementById("method") && charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"))
     && [...document.querySelectorAll("canvas.canvas")].every((each) => each.dataset.drawn);"""
 
 

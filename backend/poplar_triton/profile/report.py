@@ -99,7 +99,8 @@ def make_page(title: str, kicker: str, scripts: Sequence[str], document: Mapping
     """Return an HTML page that refers to no other resource, in which scripts of `page/` draw a JSON
     document. The kicker is the line above the heading."""
     plotly = _read("plotly", "package_data", "plotly.min.js")
-    scripts = [plotly, _page("base.js"), *map(_page, scripts)]
+    # Plotly comes last: the texts are there before its script is compiled.
+    scripts = [_page("base.js"), *map(_page, scripts), plotly]
     return Template(_page("page.html")).substitute(
         title=escape(title),
         kicker=escape(kicker),

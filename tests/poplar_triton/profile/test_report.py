@@ -140,7 +140,7 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
     )
     text = make_report(Content(profile))
     found = Scripts(text)
-    (kind, data), (_, plotly), *own = found.scripts
+    (kind, data), *own, (_, plotly) = found.scripts
     assert kind["type"] == "application/json"
     assert json.loads(data)["nodes"]["name"] == [name]
     assert "img" not in found.tags

@@ -74,6 +74,12 @@ const report = (() => {
     };
   }
 
+  // Do work when the page is there, plotly's script has run, and the reader waits for nothing.
+  function whenIdle(work) {
+    const start = () => (window.requestIdleCallback ?? setTimeout)(work);
+    if (document.readyState === "complete") start(); else addEventListener("load", start);
+  }
+
   // A chart whose traces and layout `draw` makes anew in the colours of the moment.
   function chart(id, label, draw, { onclick, onzoom, still } = {}) {
     const element = make("div", { id, class: "chart", role: "img", "aria-label": label });
@@ -88,8 +94,9 @@ const report = (() => {
       if (range) { shown.xaxis.range = range; shown.xaxis.autorange = false; }
       return Plotly.react(element, traces, shown, config);
     };
-    redraws.push(redraw);
-    setTimeout(() => redraw().then(() => {
+    setTimeout(() => { element.style.minHeight = (draw(null, element.clientWidth).height || 320) + "px"; }); // nothing moves later
+    whenIdle(() => redraw().then(() => {
+      redraws.push(redraw);
       if (onclick) element.on("plotly_click", (event) => onclick(event.points[0]));
       if (onclick) element.on("plotly_clickannotation", (event) => onclick({ customdata: Number(event.annotation.name) }));
       if (onzoom) element.on("plotly_relayout", (change) => {

@@ -384,15 +384,8 @@
         table(["node", "operator", "A|", "B|", "B − A|"], both.nodes.map(([name, type, a, b]) => [name, type, cycles(a), cycles(b), difference(a, b)]), "differences")) : null);
   }
 
-  async function makePage() {
+  async function makeRest() {
     const [tiles, missing] = await readTiles(page.tiles);
-    makeSummary();
-    makeTime();
-    makeMemory();
-    makeAdvice();
-    makeComparison();
-    makeBatches();
-    makeSweep();
     if (tiles) makeTiles({ ...report, inkOn, FURTHER }, tiles);
     if (missing) section("tiles", "Tiles", missing);
     if (count) makeNodes();
@@ -400,5 +393,12 @@
       make("details", {}, make("summary", {}, "Options"), table(["option", "value"], page.options)));
   }
 
-  makePage();
+  makeSummary();
+  makeTime();
+  makeMemory();
+  makeAdvice();
+  makeComparison();
+  makeBatches();
+  makeSweep();
+  makeRest();
 })();

@@ -261,8 +261,7 @@ function makeTiles(tools, tiles) {
     refresh();
     const several = tiles.num_ipus > 1 ? " Each node shows its own IPU." : "";
     section("alive-over-time", "Liveness", "Bytes alive on all tiles of the IPU while each node runs. Click a node, or move the slider, to list its variables, the largest first. "
-      + "Nodes are counted with views, which take no time. The chart counts weights that a call copies; the list has them among the weights. "
-      + "Tensors inside a Loop, If or Scan are not listed." + several,
+      + "Nodes are counted with views, which take no time. The chart counts weights that a call copies; the list has them among the weights." + several,
       make("div", { class: "bar" }, make("label", {}, both, " weights and constants too"), make("span", { class: "grow" }), ...chart.buttons),
       chart.element, chart.told, number, make("div", { class: "bar" }, search, make("span", { class: "grow" }), sum, before, after), list);
   }
