@@ -198,6 +198,16 @@ OTHERS: dict[str, Call] = {
     ),
 }
 
+BLAS: dict[str, Call] = {
+    "addmm": (lambda z, x, y: torch.addmm(z, x, y.t(), beta=0.5, alpha=2), (_draw(3, 3), X, Y)),
+    "matmul": (lambda x, y: torch.matmul(x, y.t()), (X, Y)),
+    "matmul of vectors": (lambda x, y: torch.matmul(x[0], y[0]), (X, Y)),
+    "bmm": (lambda x: torch.bmm(x, x.transpose(1, 2)), (WIDE,)),
+    "baddbmm": (lambda x: torch.baddbmm(x[:, :, :4], x, x.transpose(1, 2), beta=2), (WIDE,)),
+    "addmv": (lambda x, y: torch.addmv(x[:, 0], x, y[0], beta=0, alpha=2), (X, Y)),
+    "dot": (lambda x, y: torch.dot(x[0], y[0]), (X, Y)),
+}
+
 SECTIONS: dict[str, dict[str, Call]] = {
     "creation": CREATION,
     "pointwise": POINTWISE,
@@ -205,4 +215,5 @@ SECTIONS: dict[str, dict[str, Call]] = {
     "comparison": COMPARISON,
     "linalg": LINALG,
     "others": OTHERS,
+    "blas": BLAS,
 }
