@@ -361,7 +361,7 @@
       return make("span", {}, text + " ", make("span", { class: "change" + side }, by));
     };
     const listed = (heading, found, id) => found.length ? table([heading, "latency|", "samples/s|", "a tile|", "fits"], found.map((each) => [
-      make("span", {}, make("code", {}, ...each.change.split(/(?<=[ ,])/).map((word) => make("span", { class: "whole" }, word))), each.changes_results ? " (changes the results)" : ""),
+      make("span", {}, make("code", {}, ...each.change.split(/(?<=[ ,])/).flatMap((word) => [make("span", { class: "whole" }, word), make("wbr")])), each.changes_results ? " (changes the results)" : ""),
       change(each.latency_text, each.latency_ratio, true), change(whole(each.rate), each.rate_ratio, false), change(kib(each.peak), each.memory_ratio, true), fitting(each.fits)]), id) : null;
     const several = page.advice.front.length > 1;
     section("advice", page.advice.title, page.advice.text,
