@@ -445,7 +445,9 @@ class PoplarExecutor:
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the captured graph in PopART's types by graph, as JSON."""
         options = self._options._Popart.options  # noqa: SLF001
-        return popart_ir.add_partials(self._require_compiled().captured.ir, options)
+        loaded = self._require_compiled()
+        ir = popart_ir.add_partials(loaded.captured.ir, options)
+        return popart_ir.add_places(ir, loaded.compilation.model.graph)
 
 
 def _write_back(tensors: Sequence[torch.Tensor], written: dict[int, torch.Tensor]) -> None:

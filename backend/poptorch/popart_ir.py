@@ -10,6 +10,7 @@ from typing import Any, Final
 import onnx
 from popart import reports
 from simipu.operators import find_operator
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE, read_places
 
 from poptorch.popart_names import list_operators
 
@@ -53,6 +54,24 @@ def add_partials(ir: str, options: Mapping[str, Any]) -> str:
     for operators in graphs.values():
         for each in operators:
             each["attributes"].update(kinds.get(each["type"], {}))
+    return json.dumps(graphs, separators=(",", ":"))
+
+
+def add_places(ir: str, graph: onnx.GraphProto) -> str:
+    """Return an IR whose operators say on which IPU and in which pipeline stage they are.
+
+    Args:
+        ir: The IR.
+        graph: The graph that was compiled, whose operators have their places.
+    """
+    places = read_places(graph)
+    graphs = json.loads(ir)
+    for operators in graphs.values():
+        for each in operators:
+            ipu, stage = places.get(each["outputs"][0]["name"], (None, None))
+            marks = {IPU_ATTRIBUTE: ipu, STAGE_ATTRIBUTE: stage}
+            found = {name: str(value) for name, value in marks.items() if value is not None}
+            each["attributes"].update(found)
     return json.dumps(graphs, separators=(",", ":"))
 
 
