@@ -23,6 +23,8 @@ NO_STEP: Final = -1
 """Step of a program that is no node of the graph."""
 _IPU_COPY: Final = "IpuCopy"
 _LOOPS: Final = ("Loop", "Scan")
+"""Types of steps that repeat their bodies. A profile's file names types only, and may be read where
+the table of operators is not installed."""
 _EXECUTE: Final = "Execute"
 _STREAM_COPY: Final = "StreamCopy"
 _INCOMING: Final = "host to device"

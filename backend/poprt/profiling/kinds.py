@@ -59,7 +59,10 @@ _CONVOLUTIONS = (
 )
 _ATTENTION = (Layer.ATTENTION, Layer.ATTENTION_STEP)
 _DETECTION = frozenset({"NonMaxSuppression", "RoiAlign"})
+"""Operators of detection heads, whose layers have no kind of their own: what networks they are in
+is no property of an operator."""
 _AUDIO = frozenset({"STFT", "DFT", "MelWeightMatrix"})
+"""Operators of audio front ends, likewise."""
 
 
 def _are_convolutions(found: _Layers) -> bool:
