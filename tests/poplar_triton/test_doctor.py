@@ -255,6 +255,9 @@ def path_without_rooms(monkeypatch) -> list[str]:
     names = ("popart", *(f"{name}-*.dist-info" for name in ("popart", "poplar_triton")))
     rest = [path for path in sys.path if not any(any(Path(path).glob(name)) for name in names)]
     monkeypatch.setattr(sys, "path", rest)
+    # An editable distribution has a finder of its own beside the path.
+    finders = [each for each in sys.meta_path if "__editable__" not in repr(each)]
+    monkeypatch.setattr(sys, "meta_path", finders)
     return rest
 
 

@@ -277,6 +277,7 @@ def test_the_chips_are_those_of_the_data_sheets():
         "ipu2": 1472,
         "ipu21": 1472,
         "bow": 1472,
+        "ipumodel": 1472,
     }
     # Peak fp16 TFLOPS of the data sheets: 124.5, 250, 280, 350.
     peaks = {
@@ -288,6 +289,7 @@ def test_the_chips_are_those_of_the_data_sheets():
         "ipu2": 251,
         "ipu21": 283,
         "bow": 349,
+        "ipumodel": 251,
     }
 
 
