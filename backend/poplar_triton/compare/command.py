@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from poprt.cli import LIMITS, OPTIONS, read_shape, supervised
+from poprt.cli import LIMITS, OPTIONS, supervised
 from poprt.terminal import make_console, show_progress
 
 from popef._tools.arguments import Parser, positive
@@ -22,6 +22,7 @@ from poplar_triton.compare.machine import Effort, Feeds, find_cpu, find_gpu, mea
 from poplar_triton.compare.output import make_report, print_systems
 from poplar_triton.compare.systems import MEASURED, Comparison, System
 from poplar_triton.profile.bulk import usable_cores
+from poplar_triton.profile.command import add_input_shape
 from poplar_triton.profile.report import require_plotly
 from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source, quietly
 
@@ -55,16 +56,7 @@ def add_arguments(parser: Parser) -> None:
         "measured in any case (default: fp32; PopEF: its own)"
     )
     replace(OPTIONS["precision"], default=None, help=precision_help).add_to(parser)
-    shape_help = "shapes of inputs, with -1 first for the batch size; repeatable"
-    add(
-        "--input_shape",
-        type=read_shape,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=d0,d1",
-        help=shape_help,
-    )
+    add_input_shape(parser)
     limit_help = "choose the batch size with the most samples/s among those within this latency"
     add("--latency_limit_ms", type=_positive_number, metavar="MS", help=limit_help)
     price_help = (

@@ -95,6 +95,19 @@ _OUTPUT = ("json", "html", "trace", "tiles", "print_tile_mapping")
 Axis = tuple[str, tuple[str | int, ...]]
 
 
+def add_input_shape(parser: Parser) -> None:
+    """Give `parser` the option for the shapes of inputs."""
+    parser.add_argument(
+        "--input_shape",
+        type=read_shape,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="shapes of inputs, with -1 first for the batch size; repeatable",
+    )
+
+
 def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
@@ -117,15 +130,7 @@ def add_arguments(parser: Parser) -> None:
         option.add_to(parser)
     for option in _CHIP:
         option.add_to(parser)
-    add(
-        "--input_shape",
-        type=read_shape,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=d0,d1",
-        help="shapes of inputs, with -1 first for the batch size; repeatable",
-    )
+    add_input_shape(parser)
     sweep_help = (
         "values to combine: batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable"
     )
