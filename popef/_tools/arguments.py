@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     line and exits with status 2. The help
     ends with `examples`. With a `version` the parser has --version and --print_completion. The
     parsed namespace holds, as `parser`, the parser that was used (the sub-command's, if there is
-    one), and as `words` what that parser parsed.
+    one), and as `given_words` what that parser parsed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         if left and self._subparsers is None:
             self.error(self._describe_unknown(left[0]))
         if getattr(parsed, "parser", self) is self:
-            parsed.words = words
+            parsed.given_words = words
         return parsed, left
 
     def drop_options(self, words: Iterable[str], names: Collection[str]) -> list[str]:

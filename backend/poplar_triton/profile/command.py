@@ -326,7 +326,7 @@ def _write_command(options: argparse.Namespace, point: Settings, suggestion: Sug
     swept = [f"--{name}={getattr(point, name)}" for name, _ in options.sweep]
     others = {f"--{each}" for each in (*_OUTPUT, *_SUGGEST, "compare", "sweep", "top")}
     given = parser.drop_options(
-        options.words, {*others, *(f"--{name}" for name, _ in options.sweep)}
+        options.given_words, {*others, *(f"--{name}" for name, _ in options.sweep)}
     )
     kept = parser.drop_options([*given, *swept], suggestion.words)
     words = [str(options.model[0]), *kept, *suggestion.words]

@@ -35,7 +35,8 @@ KEYS = set(
     "modelled model target batch_size precision options cycles seconds_per_batch "
     "samples_per_second latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator "
     "by_cause by_memory fallback_operators total_cycles interval_cycles assumptions ipus chip "
-    "partials_type latency_parts expected_error io_tile_bytes peak host_buffer_bytes".split()
+    "partials_type latency_parts expected_error io_tile_bytes peak host_buffer_bytes "
+    "network_kind unvalidated_layers fits_closely".split()
 )
 
 
