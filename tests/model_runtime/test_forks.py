@@ -81,6 +81,7 @@ def test_a_fork_answers_though_a_thread_of_its_parent_had_the_lock(file):
         np.testing.assert_array_equal(ask_fork(lambda: double(runner)), 2 * X)
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_requests_in_flight_to_its_parent(tmp_path):
     path = tmp_path / "loop.popef"
     write_handmade(path, loop_model())

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 
 
 def ask_fork(question: Callable[[], Any]) -> Any:
