@@ -37,8 +37,9 @@ def named(name: str, variables: tuple[Variable, ...]) -> Variable:
     ],
 )
 def test_a_linear_mapping_is_that_of_poputil(elements, num_tiles, grain, expected):
-    """By hand from the rule of splitRegions: with the fewest elements on the fullest tile it takes
-    as few tiles as possible, and tile i of n ends at vector (i + 1) * vectors / n."""
+    """The numbers follow by hand from the rule of splitRegions. With the fewest elements on the
+    fullest tile it takes as few tiles as possible, and tile i of n ends at vector
+    (i + 1) * vectors / n."""
     assert count_elements(Linear(elements, num_tiles, grain)).tolist() == expected
 
 

@@ -26,7 +26,7 @@ from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.splits import find_rounds
 from simipu.target import HALF_BYTES, Target
 
-MOST_CHANNELS = 4
+MAX_CHANNELS = 4
 """Maximum number of channels of a group that the SLIC vertex processes."""
 _PARTS_OF_A_ROW = (1, 2, 3, 4, 6, 8)
 """Numbers of parts of a row that are tried; shorter parts are mostly start-up."""
@@ -105,10 +105,10 @@ def _iter_vertices(narrow: Narrow) -> Iterator[tuple[str, int]]:
     or with one channel and half partials eight or sixteen."""
     wider = (8, 16) if narrow.channels == 1 and narrow.partial_bytes == HALF_BYTES else ()
     # Groups of three channels are padded to four.
-    if not narrow.is_dilated and narrow.stride <= v.SLIC_MOST_STRIDE:
+    if not narrow.is_dilated and narrow.stride <= v.SLIC_MAX_STRIDE:
         yield from (
             ("SLIC", groups)
-            for groups in (MOST_CHANNELS // (1 << (narrow.channels - 1).bit_length()), *wider)
+            for groups in (MAX_CHANNELS // (1 << (narrow.channels - 1).bit_length()), *wider)
         )
     if narrow.depthwise:
         yield from (("VMAC", groups) for groups in (4, *wider))

@@ -17,7 +17,7 @@ which are added up afterwards. Serial parts run one after another on the same ti
 need less memory at once.
 
 A tile computes its part with the AMP units or, if most of them would be idle, with the dot product
-or outer product vertex. The vertices for convolutions of few channels are in `products.py`. The
+or outer product vertex. The vertices for groups of few channels are in `narrow.py`. The
 search and the costs follow graphcore/poplibs lib/poplin (ConvPlan.cpp, ConvModel.cpp,
 PerformanceEstimation.hpp); docs/ipu-performance.md, section 3, lists the parts that are left out.
 """

@@ -1,5 +1,5 @@
 """Costs of products: matmuls, convolutions and recurrent networks, which `plan` splits over the
-tiles (section 3)."""
+tiles, and `narrow` those with groups of few channels (section 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simipu.operators.formulas.code import (
 )
 from simipu.operators.formulas.elementwise import ADDED, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
-from simipu.operators.formulas.narrow import MOST_CHANNELS, Narrow, plan_narrow
+from simipu.operators.formulas.narrow import MAX_CHANNELS, Narrow, plan_narrow
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.work import Context, Layer, Work
 from simipu.target import FLOAT_BYTES, HALF_BYTES, Target
@@ -135,7 +135,7 @@ def convolution(context: Context) -> Work:
     field = source if context.node.op_type == "ConvTranspose" else context.result
     product = _convolution(context, source, weights, field)
     ways = [_cast_and_planned(context, each) for each in _iter_combined(product)]
-    if product.groups > 1 and max(product.k, product.n) <= MOST_CHANNELS:
+    if product.groups > 1 and max(product.k, product.n) <= MAX_CHANNELS:
         ways += _iter_narrow(context, product, kernel)
     if context.node.op_type == "Conv":
         sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)

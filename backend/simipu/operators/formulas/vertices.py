@@ -215,7 +215,7 @@ def vmac_cycles(
     return 100 + num_blocks * (zeroed + 56 + workers * worker + 10 + added)
 
 
-SLIC_MOST_STRIDE = 2
+SLIC_MAX_STRIDE = 2
 """Largest stride along a row that the SLIC vertex processes."""
 _SLIC_SHORT = 5
 """Positions of a row below which the SLIC vertex pushes them through one by one."""

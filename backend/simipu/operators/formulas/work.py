@@ -31,7 +31,8 @@ class Layer:
     ATTENTION = "attention"
     """Product of two activations."""
     ATTENTION_STEP = "attention of one row"
-    """The same with a single row for each group, as in a decoder that has its keys."""
+    """Product of two activations with a single row for each group, as in a decoder that has the
+    keys of earlier tokens."""
     CONVOLUTION = "convolution"
     GROUPED_CONVOLUTION = "grouped convolution"
     TEXT_CONVOLUTION = "text convolution"
