@@ -38,6 +38,42 @@ class TritonPythonModel:
         return [Response([Tensor("y", request.inputs()[0].as_numpy())]) for request in requests]
 """
 """The leanest Python-backend model: an identity."""
+SENDERS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        Response, Tensor = pb_utils.InferenceResponse, pb_utils.Tensor
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        for request in requests:
+            response = Response([Tensor("y", request.inputs()[0].as_numpy())])
+            request.get_response_sender().send(response, final)
+"""
+"""The leanest identity that answers through response senders, inside `execute`."""
+THREADED = """
+import queue
+import threading
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.requests = queue.SimpleQueue()
+        threading.Thread(target=self.respond, daemon=True).start()
+
+    def execute(self, requests):
+        for request in requests:
+            self.requests.put((request.get_response_sender(), request.inputs()[0].as_numpy()))
+
+    def respond(self):
+        Response, Tensor = pb_utils.InferenceResponse, pb_utils.Tensor
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        while True:
+            sender, array = self.requests.get()
+            sender.send(Response([Tensor("y", array)]), final)
+"""
+"""The leanest identity that answers through response senders, from a thread."""
 ONNXRUNTIME = """
 import onnxruntime
 import triton_python_backend_utils as pb_utils
