@@ -17,7 +17,6 @@ from simipu import (
     ProgramKind,
     SimulatedExecutable,
     Stream,
-    fix_inputs,
     iteration_timing,
 )
 
@@ -146,6 +145,9 @@ def specialise(
         anchors[name].handle(): _read_frozen_input(model.metadata, anchors[name], tensor)
         for name, tensor in data.items()
     }
+    # Imported here: few models have frozen inputs, and it imports all that prepares graphs.
+    from simipu import fix_inputs
+
     special = fix_inputs(executable, values, batch_axis)
     if batch_axis is not None:
         _check_batch_axis(special, batch_axis)

@@ -10,46 +10,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import (
-    STANDARD_DOMAINS,
-    GraphError,
-    GraphTooLargeError,
-    check_graph,
-    check_tensors_only,
-    element_bytes,
-    find_inputs,
-    infer_shapes,
-    iter_nodes,
-    iter_reads,
-)
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 from simipu import errors
 from simipu.arenas import ARENAS
-from simipu.demand import MAX_FOLDED_OPERATIONS, measure
-from simipu.executable import Program
-from simipu.kernels import LIBRARY, find_kernels, warn_of_none
-from simipu.libraries import OperatorLibrary, register_library, registered_libraries
-from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.bodies import INDEX_CHECKS, clamp_indices
-from simipu.numerics.kernels import KERNELS, set_threads
-from simipu.numerics.quarter import QUARTERS, decode
-from simipu.numerics.weights import keep_codes, multiplies_parts
-from simipu.operators import operator_of
-from simipu.streams import Direction
+from simipu.kernels import LIBRARY, find_kernels
+from simipu.libraries import OperatorLibrary, registered_libraries
+from simipu.numerics.options import KernelUse
 from simipu.watchdog import WATCHDOG
+
+if TYPE_CHECKING:
+    import onnx
 
 Weights = Mapping[str, Array]
 
@@ -71,7 +50,7 @@ no common base, and other exceptions of its C++ code appear as Python's."""
 MAX_THREADS = 1024
 """Maximum number of threads, more than any machine has cores; ONNX Runtime starts as many as it is
 told to."""
-_NO_DATA = Path(__file__).with_name("no_data") / "empty"
+NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """Empty file for ONNX Runtime, which requires that the file of external data exists, though it
 never opens it for a value that it is given. Its folder contains nothing else."""
 ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
@@ -81,6 +60,7 @@ and no session can be created from the graph; packed transformers in half have s
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """Parts of ONNX Runtime's messages when memory does not suffice."""
 
+INDEX_CHECKS = ("error", "clamp")
 _NO_OPERATOR = "is not a registered function/op"
 _NO_OPERATOR_HINT = (
     "; if it is a custom operator, name the library that has it: sim_custom_ops of a server's "
@@ -251,52 +231,6 @@ def _lacked_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
-def read_graph(program: Program) -> onnx.ModelProto:
-    """Return the graph of a MAIN program. Raises LoadError for a damaged graph, for one that refers
-    to anything outside the executable, and for one whose inputs and outputs differ from the
-    program's streams."""
-    try:
-        model = onnx.load_model_from_string(program.graph)
-        check_graph(model, without_weights=True)
-        check_tensors_only(model)
-    except (DecodeError, GraphError) as error:
-        raise errors.LoadError(f"the graph of {program.title} is damaged: {error}") from error
-    if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
-        raise errors.LoadError(
-            f"the graph of {program.title} has a node of domain {KERNELS!r}, which no file may "
-            "have: the loader makes such nodes; compile it with poprt again"
-        )
-    _check_operators(program, model)
-    for way, kind, values in (
-        (Direction.HOST_TO_DEVICE, "inputs", find_inputs(model.graph)),
-        (Direction.DEVICE_TO_HOST, "outputs", model.graph.output),
-    ):
-        streamed = {stream.tensor for stream in program.streams if stream.direction is way}
-        found = {value.name for value in values}
-        if found != streamed:
-            raise errors.LoadError(
-                f"the graph of {program.title}: expected {kind} {_list(streamed)}, found "
-                f"{_list(found)}; compile it with poprt again"
-            )
-    return model
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-def _check_operators(program: Program, model: onnx.ModelProto) -> None:
-    """Raise LoadError for types that the chip does not have, such as sequences of unbounded
-    size."""
-    for node in iter_nodes(model.graph):
-        operator = operator_of(node)
-        if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
-            raise errors.LoadError(
-                f"the graph of {program.title} has operator {node.op_type} (node {node.name!r}), "
-                f"which is not supported: {operator.refusal}"
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
@@ -314,134 +248,12 @@ def use_kernels() -> KernelUse:
     return KernelUse.FUSED if find_kernels().are_there else KernelUse.NONE
 
 
-def lower_program(
-    program: Program,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    kernels: KernelUse,
-) -> Lowered:
-    """Return the graph that computes what the chip would, or fp32 without `numerics`, with its
-    weights in the types that it reads.
-
-    Raises LoadError for a damaged graph, and for weights that are not on the device. Raises
-    LoadTimeoutError and LoadMemoryError if the graph is known in advance to exceed the limits.
-    """
-    for library in options.libraries:
-        register_library(library)
-    model = read_graph(program)
-    missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
-    if missing:
-        raise errors.LoadError(
-            f"{program.title} needs the weights {', '.join(missing[:5])} on the device; run the "
-            "load program with the weights' tensor data first"
-        )
-    for tensor in model.graph.initializer:
-        if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
-            raise errors.LoadError(
-                f"{program.title}: expected weight {tensor.name!r} of shape {list(tensor.dims)}, "
-                f"found shape {list(weights[tensor.name].shape)}; compile it with poprt again"
-            )
-    try:
-        inferred = infer_shapes(model)
-        if options.index_check == "clamp" and clamp_indices(model, inferred):
-            inferred = infer_shapes(model)
-        demand = measure(inferred)
-        keeps = not options.prepack or multiplies_parts(model, numerics)
-        lowered, values = lower_model(
-            model, weights, numerics, inferred, kernels, keeps_codes=keeps
-        )
-    except errors.SimIpuError:
-        raise
-    except Exception as error:  # three libraries raise any exception for damaged data
-        raise errors.LoadError(
-            f"the graph of {program.title} is damaged: {type(error).__name__}: {error}"
-        ) from error
-    try:
-        demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)
-    except GraphTooLargeError as error:
-        raise errors.LoadMemoryError(f"{program.title}: {error}") from error
-    set_threads(lowered.graph, options.num_cores)
-    kinds = {tensor.data_type for tensor in model.graph.initializer}
-    is_narrow = kinds & {TensorProto.FLOAT16, *QUARTERS}
-    if numerics is not None and is_narrow and not find_kernels().are_there:
-        warn_of_none()
-    folded = demand.folded_operations
-    fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
-    return Lowered(lowered.SerializeToString(), values, fold)
-
-
-def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
-    """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller
-    one."""
-    num_bytes = element_bytes(tensor.data_type)
-    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == num_bytes
-
-
-def lower_model(
-    model: onnx.ModelProto,
-    weights: Weights,
-    numerics: Numerics | None,
-    inferred: onnx.ModelProto | None = None,
-    kernels: KernelUse = KernelUse.NONE,
-    *,
-    keeps_codes: bool = False,
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Lower a model whose initializers without data are all among `weights`, and return it with the
-    weights that it reads; `inferred` is the model with known shapes. With `keeps_codes` 8-bit
-    weights stay a byte each, as the kernels read them anyway."""
-    lowered = lower(model, numerics, inferred, kernels)
-    if lowered is model:
-        lowered = onnx.ModelProto()
-        lowered.CopyFrom(model)
-    quarters = {
-        t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS
-    }
-    for tensor in lowered.graph.initializer:
-        is_coded = tensor.data_type == TensorProto.UINT8 and tensor.name in quarters
-        if is_coded and _is_variable(tensor):
-            weights = {**weights, tensor.name: weights[tensor.name].view(np.uint8)}
-            del quarters[tensor.name]
-    if keeps_codes:
-        weights = {**weights, **keep_codes(model.graph, lowered.graph, quarters, weights)}
-    mapped, values = _find_mappable(lowered.graph), dict[str, Array]()
-    for tensor in lowered.graph.initializer:
-        if not _is_variable(tensor):
-            continue
-        name, value = tensor.name, weights[tensor.name]
-        if name in quarters:
-            value = decode(value.view(np.uint8), quarters[name])
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        if name in mapped and value.dtype == dtype and value.flags.c_contiguous:
-            values[name] = value
-            del tensor.external_data[:]
-            tensor.external_data.add(key="location", value=_NO_DATA.name)
-        else:
-            tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), name))
-    return lowered, values
-
-
-def _find_mappable(graph: onnx.GraphProto) -> set[str]:
-    """Return the weights that ONNX Runtime can read in place, for every node that reads them.
-
-    Its optimiser computes a node whose inputs are all constant, and looks for their values in the
-    graph.
-    """
-    constants = {tensor.name for tensor in graph.initializer}
-    mappable = set(constants)
-    for node in graph.node:
-        reads = set(iter_reads(node))
-        is_constant = reads <= constants
-        if is_constant:
-            constants.update(node.output)
-        reads_in_place = node.domain == KERNELS or operator_of(node).reads_mapped_weights
-        if is_constant or not reads_in_place:
-            mappable -= reads
-    return mappable
-
-
 def inline_weights(lowered: Lowered) -> onnx.ModelProto:
     """Return the model with its weights inside."""
+    # Imported here: a process that loads prepared graphs does not need it.
+    import onnx
+    from onnx import numpy_helper
+
     whole = onnx.load_model_from_string(lowered.model)
     for tensor in whole.graph.initializer:
         if tensor.name in lowered.weights:
@@ -494,7 +306,7 @@ def _session_options(
     if not options.prepack:
         session.add_session_config_entry("session.disable_prepacking", "1")
     session.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(_NO_DATA.parent)
+        "session.model_external_initializers_file_folder_path", str(NO_DATA.parent)
     )
     session.add_session_config_entry("session.use_env_allocators", "1")
     if find_kernels().are_there:
@@ -504,7 +316,3 @@ def _session_options(
     for name, value in weights.items():
         session.add_initializer(name, value)
     return session
-
-
-def _is_variable(tensor: onnx.TensorProto) -> bool:
-    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)

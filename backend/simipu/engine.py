@@ -16,10 +16,10 @@ import numpy as np
 from popef._tools.arrays import Array
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions
-from simipu.cost.estimate import batch_seconds, pass_seconds, transfer_seconds
 from simipu.errors import RunError
 from simipu.executable import Device, Program, ProgramKind, SimulatedExecutable
 from simipu.forks import FORKS, keep_forever
+from simipu.host_link import batch_seconds, pass_seconds, transfer_seconds
 from simipu.isolation import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target

@@ -49,14 +49,12 @@ from simipu.computed import (
     Lowered,
     NoKernelError,
     Weights,
-    lower_program,
     make_graph,
     use_kernels,
 )
 from simipu.executable import Program
 from simipu.forks import FORKS
-from simipu.numerics import KernelUse, Numerics
-from simipu.reference import ReferenceGraph
+from simipu.numerics.options import KernelUse, Numerics
 from simipu.sandbox import find_missing
 from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
@@ -110,7 +108,7 @@ def open_graph(
         _warn_of_missing_confinement()
         return IsolatedGraph(label, program, weights, options, numerics)
     graph = open_lowered(
-        lambda kernels: lower_program(program, weights, options, numerics, kernels), options, label
+        lambda kernels: _lower(program, weights, options, numerics, kernels), options, label
     )
     return_memory()
     return graph
@@ -415,10 +413,30 @@ def _open_here(
         source.work()
         return None
     if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
-        return ReferenceGraph(source)
+        return _refer(source)
     try:
-        lowered = lower_program(source, weights, options, numerics, use_kernels())
+        lowered = _lower(source, weights, options, numerics, use_kernels())
         return make_graph(lowered, options, label)
     except NoKernelError as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))
+        return _refer(_lower(source, weights, options, numerics, KernelUse.NONE))
+
+
+def _lower(
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    kernels: KernelUse,
+) -> Lowered:
+    # Imported here: a process whose graphs are prepared, or computed by a child, never lowers one.
+    from simipu.program_graphs import lower_program
+
+    return lower_program(program, weights, options, numerics, kernels)
+
+
+def _refer(lowered: Lowered) -> ComputedGraph:
+    # Imported here: few models need the reference, which takes 10 MiB.
+    from simipu.reference import ReferenceGraph
+
+    return ReferenceGraph(lowered)

@@ -15,9 +15,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
-import onnx
 import onnxruntime
 
 from simipu.version import package_hash
@@ -26,7 +26,7 @@ MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
-_VERSIONS = f"1 {package_hash()} {onnx.__version__} {onnxruntime.__version__}"
+_VERSIONS = f"1 {package_hash()} {metadata.version('onnx')} {onnxruntime.__version__}"
 """Version of the entries' format and of the packages that load files; another version may take
 longer."""
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC

@@ -33,6 +33,7 @@ from simipu import (
     LoadLimits,
     LoadMemoryError,
     LoadTimeoutError,
+    Numerics,
     OperatorLibrary,
     ProgramKind,
     SimIpuError,
@@ -41,7 +42,6 @@ from simipu import (
     Trial,
     try_in_child,
 )
-from simipu.numerics import Numerics
 
 import popef
 from popef._tools.memory import usable_memory_bytes

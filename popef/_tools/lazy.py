@@ -2,17 +2,23 @@
 
 A program that needs one small module of a package does not import the rest, such as numpy and ONNX
 Runtime. An example is a supervisor that runs for months and needs a parser and an escape function.
+Another is a server process that loads a graph which is prepared already, and needs no compiler.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module, util
+from pathlib import Path
 from typing import Any
 
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
+_IMPORT = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
+"""Line of it that names the module of one name: only that module is imported for that name."""
 
 
 def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -24,12 +30,25 @@ def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
             if util.find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")
+            if name in (modules := _find_modules(package)):
+                found = getattr(import_module(modules[name]), name)
+                vars(sys.modules[package])[name] = found
+                return found
         names = _import_names(package)
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return names[name]
 
     return get, lambda: sorted({*vars(sys.modules[package]), *_import_names(package)})
+
+
+@cache
+def _find_modules(package: str) -> dict[str, str]:
+    """Return the modules of public names, as far as the lines of the public module name them; the
+    other names need the whole public module."""
+    (folder,) = sys.modules[package].__path__
+    source = Path(folder, f"{PUBLIC}.py").read_text(encoding="utf-8")
+    return {name: module for module, name in _IMPORT.findall(source)}
 
 
 def _import_names(package: str) -> dict[str, Any]:

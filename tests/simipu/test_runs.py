@@ -363,8 +363,9 @@ def test_weights_are_not_copied_without_prepacking():
 
 
 def test_mapped_weights_stay_out_of_the_graph():
-    from simipu.computed import GraphOptions, lower_program
+    from simipu.computed import GraphOptions
     from simipu.numerics import KernelUse
+    from simipu.program_graphs import lower_program
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}
@@ -382,7 +383,7 @@ def weight_of_file(name, *shape):
 def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_model_stays_as_it_is():
     """ONNX Runtime rewrites the weights that other nodes read, or looks for them among its own,
     especially those of a body."""
-    from simipu.computed import lower_model
+    from simipu.program_graphs import lower_model
 
     inner = helper.make_graph(
         [helper.make_node("MatMul", ["x", "captured"], ["r"])],
@@ -438,7 +439,8 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
 def test_weights_that_onnx_runtime_reads_while_it_loads_are_in_the_graph():
     """A lookup of constant places depends on no input, so the optimiser computes it."""
     from simipu import GraphOptions
-    from simipu.computed import OrtGraph, lower_model
+    from simipu.computed import OrtGraph
+    from simipu.program_graphs import lower_model
 
     places = numpy_helper.from_array(np.array([1, 0]), "places")
     model = helper.make_model(

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from simipu.computed import GraphOptions, Lowered, lower_model, make_graph
+from simipu.computed import GraphOptions, Lowered, make_graph
 from simipu.errors import SimIpuError
+from simipu.program_graphs import lower_model
 
 Array = npt.NDArray[Any]
 Case = tuple[onnx.ModelProto, Sequence[Mapping[str, Array]]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from onnxgraph import inference
-from simipu import libraries
+from simipu import libraries, library_operators
 from simipu.kernels import build
 from simipu.operators import table
 
@@ -30,10 +30,10 @@ def build_library(folder: Path) -> str:
 @contextmanager
 def forget_libraries() -> Iterator[None]:
     """Let the process forget the libraries that are registered meanwhile."""
-    kept = libraries._LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS
+    kept = libraries.LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS
     try:
         yield
     finally:
         for each in kept:
             each.clear()
-        libraries._run_on_zeros.cache_clear()
+        library_operators._run_on_zeros.cache_clear()

@@ -106,7 +106,6 @@ def _replace_by_body(node: onnx.NodeProto, around: GraphContext) -> list[onnx.No
     return chain.nodes
 
 
-INDEX_CHECKS = ("error", "clamp")
 _WHOLE_EXTREMES_OPSET = 12
 """First opset in which Min and Max accept whole numbers."""
 _Shapes = Mapping[str, tuple[int, ...]]

@@ -7,24 +7,11 @@ ONNX standard and for those of the chip's own compiler.
 and `simipu.numerics` do, and do not depend on each other.
 """
 
-from simipu.operators.attributes import CHIP_DOMAIN
-from simipu.operators.entry import Family, Operator, Rounding
-from simipu.operators.formulas.work import Layer
-from simipu.operators.graphcore_domain import CHIP_OPERATORS, TYPED, has_past
-from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CHIP_DOMAIN",
-    "CHIP_OPERATORS",
-    "IPU_COPY",
-    "OPERATORS",
-    "TYPED",
-    "Family",
-    "Layer",
-    "Operator",
-    "Rounding",
-    "find_operator",
-    "has_past",
-    "names_where",
-    "operator_of",
-]
+from popef._tools.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from simipu.operators.public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = make_lazy(__name__)

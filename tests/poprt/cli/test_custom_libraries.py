@@ -120,7 +120,7 @@ def test_the_command_names_a_library_and_a_process_that_knows_none_loads_nothing
     assert main([*given, "--custom_ort_library", f"{DOMAIN}={library},4"]) == 0
     popef = tmp_path / "executable.popef"
     np.testing.assert_allclose(run(popef), expected(), rtol=1e-6)
-    for each in (libraries._LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS):
+    for each in (libraries.LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS):
         each.clear()
     with pytest.raises(LoadError, match=r"my.ops.*name the library.*sim_custom_ops"):
         run(popef)
@@ -132,7 +132,7 @@ def test_a_session_is_given_its_libraries(library, isolated, tmp_path):
     too."""
     register_library(OperatorLibrary(DOMAIN, library))
     Compiler.compile(model()).export(tmp_path / "m.popef")
-    for each in (libraries._LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS):
+    for each in (libraries.LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS):
         each.clear()
     options = GraphOptions(num_threads=1, libraries=(OperatorLibrary(DOMAIN, library),))
     session = Session(tmp_path / "m.popef", SessionConfig(graph_options=options, isolated=isolated))

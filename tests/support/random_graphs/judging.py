@@ -21,9 +21,10 @@ from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.executable import Executable
 from simipu import CompileError, GraphOptions, SimIpuError
-from simipu.computed import ORT_ERRORS, Lowered, lower_program
+from simipu.computed import ORT_ERRORS, Lowered
 from simipu.isolation import open_lowered
 from simipu.numerics import KernelUse
+from simipu.program_graphs import lower_program
 
 from random_graphs import Drawn
 from random_graphs.drawing import Array, Tensor
