@@ -86,7 +86,8 @@ class GraphOptions:
     reference, because some optimisers are wrong. index_check: effect of an index that is computed
     at run time and outside of its table (Gather, GatherElements, GatherND): "error" ends the run,
     "clamp" takes the nearest element. libraries: custom-operator libraries; the default is those of
-    the process.
+    the process. caches: take the lowered graph from the user's cache, and write it there
+    (`graph_cache`); graphs with custom operators are never cached.
     """
 
     num_threads: int = 0
@@ -99,6 +100,7 @@ class GraphOptions:
     optimise: bool = True
     index_check: str = "error"
     libraries: tuple[OperatorLibrary, ...] = field(default_factory=registered_libraries)
+    caches: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MAX_THREADS:
@@ -235,11 +237,14 @@ def _lacked_memory(error: Exception) -> bool:
 class Lowered:
     """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
     `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be
-    cancelled."""
+    cancelled. `reads`: the program's weights that the graph reads, or whose values it holds.
+    `rounds`: results are rounded to half or fp8, which is slow without kernels."""
 
     model: bytes
     weights: Mapping[str, Array]
     fold: bool = True
+    reads: Sequence[str] = ()
+    rounds: bool = False
 
 
 def use_kernels() -> KernelUse:

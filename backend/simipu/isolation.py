@@ -107,10 +107,29 @@ def open_graph(
     if isolated:
         _warn_of_missing_confinement()
         return IsolatedGraph(label, program, weights, options, numerics)
-    graph = open_lowered(
-        lambda kernels: _lower(program, weights, options, numerics, kernels), options, label
-    )
+    graph = _open_here(program, weights, options, numerics, label)
     return_memory()
+    return graph
+
+
+def _open_here(
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    label: str,
+) -> ComputedGraph:
+    def lower(kernels: KernelUse) -> Lowered:
+        return _lower(program, weights, options, numerics, kernels)
+
+    if not options.caches or options.libraries:
+        return open_lowered(lower, options, label)
+    # Imported here: only servers cache graphs.
+    from simipu.graph_cache import CachedLowering
+
+    cached = CachedLowering(lower, program, weights, options, numerics)
+    graph = open_lowered(cached.lower, options, label)
+    cached.store()
     return graph
 
 
@@ -384,7 +403,7 @@ class _Answerer:
         try:
             if loads:
                 self._memory_bytes = question[3].memory_bytes
-                self._graph = _open_here(*question[1:])
+                self._graph = _open_in_child(*question[1:])
                 return [encode_loaded()]
             assert self._graph is not None
             return [encode_arrays(self._graph.run(*question[1:]))]
@@ -396,7 +415,7 @@ class _Answerer:
             return [encode_error(kind(told))]
 
 
-def _open_here(
+def _open_in_child(
     source: Program | Lowered | Trial,
     weights: Weights,
     options: GraphOptions,

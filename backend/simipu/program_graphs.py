@@ -103,7 +103,8 @@ def lower_program(
     for library in options.libraries:
         register_library(library)
     model = read_graph(program)
-    missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
+    reads = [tensor.name for tensor in model.graph.initializer if _is_variable(tensor)]
+    missing = [name for name in reads if name not in weights]
     if missing:
         raise errors.LoadError(
             f"{program.title} needs the weights {', '.join(missing[:5])} on the device; run the "
@@ -136,12 +137,12 @@ def lower_program(
         raise errors.LoadMemoryError(f"{program.title}: {error}") from error
     set_threads(lowered.graph, options.num_cores)
     kinds = {tensor.data_type for tensor in model.graph.initializer}
-    is_narrow = kinds & {TensorProto.FLOAT16, *QUARTERS}
-    if numerics is not None and is_narrow and not find_kernels().are_there:
+    rounds = numerics is not None and not kinds.isdisjoint((TensorProto.FLOAT16, *QUARTERS))
+    if rounds and not find_kernels().are_there:
         warn_of_none()
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
-    return Lowered(lowered.SerializeToString(), values, fold)
+    return Lowered(lowered.SerializeToString(), values, fold, reads, rounds)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:

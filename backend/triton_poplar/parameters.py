@@ -247,6 +247,12 @@ class Parameters:
         "load unknown files in a child process first, within `sim_load_sec` and `sim_memory_mib`; "
         "false: for trusted files. A file that was loaded before is known by its digest",
     )
+    sim_graph_cache: bool = _flag(
+        True,
+        "take the model's checked and lowered graph from the "
+        "[cache](operations.md#the-cache-of-graphs) of the server's user, and write it there: a "
+        "model that was loaded before takes less memory and time",
+    )
     sim_isolation: str = _choice(
         ("none", "process"),
         "process: compute in a sandboxed child process "

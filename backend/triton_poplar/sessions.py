@@ -100,6 +100,7 @@ def make_graph_options(state: ModelState) -> GraphOptions:
         ),
         ready_seconds=parameters.sim_load_sec,
         memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
+        caches=parameters.sim_graph_cache,
     )
 
 
@@ -221,6 +222,7 @@ _REFUSALS = (ModelConfigError, ModelRuntimeError, SimIpuError, popef.PopefError)
 _TRIAL_PARAMETERS = {
     "sim_isolation": {"string_value": "none"},
     "sim_timing": {"string_value": "fast"},
+    "sim_graph_cache": {"string_value": "false"},
 }
 """Parameters of a model that the child process loads but does not serve."""
 

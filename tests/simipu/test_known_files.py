@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from simipu import known_files
-from simipu.known_files import KnownFiles, LoadLimits, default_folder, digest_files
+from simipu.known_files import KnownFiles, LoadLimits, digest_files
+from simipu.private_folder import find_cache_folder
 
 LIMITS = LoadLimits(300, 1 << 30)
 
@@ -90,10 +91,10 @@ def test_without_a_folder_nothing_is_remembered(tmp_path):
 
 def test_the_folder_is_in_that_of_caches(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert default_folder() == Path("/caches/poplar-triton/loads")
+    assert find_cache_folder("loads") == Path("/caches/poplar-triton/loads")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
-    assert default_folder() == Path("/home/me/.cache/poplar-triton/loads")
+    assert find_cache_folder("loads") == Path("/home/me/.cache/poplar-triton/loads")
 
 
 def test_a_digest_is_of_contents_their_order_and_the_versions(tmp_path, monkeypatch):

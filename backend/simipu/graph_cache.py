@@ -1,0 +1,254 @@
+"""Cache of lowered graphs: a later load of a program takes the computed graph from a file of the
+user's cache folder, and imports nothing that checks and lowers graphs.
+
+The name of an entry is a digest of everything that the lowered graph depends on: the program, the
+options with their limits, the kernels, the versions and source files of what lowers, and the types
+and shapes of the weights. The lowered graph also holds the values of some weights: those that ONNX
+Runtime cannot read in place. Which these are is known only after the first load. So there are two
+files: one of the first name, which lists these weights, and one whose name is the digest of the
+first name and of their values.
+
+    0        32  SHA-256 digest of the name and all that follows
+    32        8  size of the head, little endian
+    40           head: JSON, the fields of `_Head`
+                 the model, then the weights that are in no file of the model
+
+An entry is written after ONNX Runtime has loaded its graph. Only this user can read or write it
+(`private_folder`), because a graph of the cache is not checked again. Graphs of isolated engines
+are not cached: their processes are not trusted, and can write nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+import popef
+from popef._tools.arrays import Array
+from popef._tools.version import __version__
+from simipu.computed import GraphOptions, Lowered, Weights
+from simipu.executable import Program
+from simipu.kernels import find_kernels, warn_of_none
+from simipu.numerics.options import KernelUse, Numerics
+from simipu.private_folder import PrivateFolder, find_cache_folder
+
+MAX_ENTRIES, MAX_BYTES = 4096, 1 << 30
+MAX_ENTRY_BYTES = 1 << 27
+"""Maximum bytes of an entry; a graph that holds more is lowered by every load."""
+_DIGEST_BYTES, _SIZE_BYTES = 32, 8
+_FORMAT = 1
+"""Version of the entries' format."""
+
+_log = logging.getLogger("simipu")
+
+Lower = Callable[[KernelUse], Lowered]
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A weight of a lowered graph: the data of the program's weight `source` under another name,
+    type and shape. Without a source the entry holds the data, of `num_bytes`."""
+
+    name: str
+    source: str
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+    def view(self, weights: Weights, held: memoryview) -> Array:
+        """Return the weight, not copied; `held` begins with its data if it has no source."""
+        data = weights[self.source] if self.source else np.frombuffer(held[: self.num_bytes], "u1")
+        return np.ascontiguousarray(data).reshape(-1).view(self.dtype).reshape(self.shape)
+
+
+class CachedLowering:
+    """Lowering of one program by `lower`, or by the entry of an earlier one. `store` writes the
+    entry, once the graph has been loaded."""
+
+    def __init__(
+        self,
+        lower: Lower,
+        program: Program,
+        weights: Weights,
+        options: GraphOptions,
+        numerics: Numerics | None,
+    ) -> None:
+        self._lower, self._weights = lower, weights
+        self._facts = (program, options, numerics)
+        self._new: list[tuple[str, Lowered]] = []
+
+    def lower(self, kernels: KernelUse) -> Lowered:
+        """Return the lowered graph. Raises the errors of `lower`."""
+        name = _digest_facts(*self._facts, kernels, self._weights)
+        lowered = _read(name, self._weights)
+        if lowered is None:
+            lowered = self._lower(kernels)
+            self._new.append((name, lowered))
+        elif lowered.rounds and not find_kernels().are_there:
+            warn_of_none()
+        return lowered
+
+    def store(self) -> None:
+        """Write the entry of a graph that was lowered. After a second attempt with other kernels
+        nothing is written, because later loads need the first one again."""
+        if len(self._new) != 1:
+            return
+        ((name, lowered),) = self._new
+        folder = _find_folder()
+        try:
+            _write(folder, name, lowered, self._weights)
+        except OSError as error:
+            _log.info("the graph is not cached: %s: %s", folder.path, error.strerror)
+
+
+def _find_folder() -> PrivateFolder:
+    return PrivateFolder(find_cache_folder("graphs"), MAX_ENTRIES, MAX_BYTES, MAX_ENTRY_BYTES)
+
+
+def _read(name: str, weights: Weights) -> Lowered | None:
+    folder = _find_folder()
+    listed = _read_entry(folder, name)
+    if listed is None:
+        return None
+    with suppress(ValueError, KeyError, TypeError):  # weights that a damaged entry lists
+        name = _digest_values(name, json.loads(bytes(listed)), weights)
+        entry = _read_entry(folder, name)
+        if entry is not None:
+            return _decode(entry, weights)
+    return None
+
+
+def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights) -> None:
+    sources = {_locate(value): each for each, value in weights.items()}
+    held, pieces = [], []
+    for each, value in lowered.weights.items():
+        source = sources.get(_locate(value), "") if _locate(value) else ""
+        data = b"" if source else np.ascontiguousarray(value).tobytes()
+        held.append(_Weight(each, source, value.dtype.str, value.shape, len(data)))
+        pieces.append(data)
+    given = {each.source for each in held}
+    copied = [each for each in lowered.reads if each not in given]
+    others = {
+        each.name: getattr(lowered, each.name)
+        for each in fields(Lowered)
+        if each.name not in ("model", "weights")
+    }
+    head = {"fields": others, "weights": list(map(asdict, held)), "model": len(lowered.model)}
+    encoded = json.dumps(head).encode()
+    size = len(encoded).to_bytes(_SIZE_BYTES, "little")
+    content = [size, encoded, lowered.model, *pieces]
+    if sum(map(len, content)) + _DIGEST_BYTES > MAX_ENTRY_BYTES:
+        return
+    _write_entry(folder, _digest_values(name, copied, weights), content)
+    _write_entry(folder, name, [json.dumps(copied).encode()])
+
+
+def _decode(entry: memoryview, weights: Weights) -> Lowered:
+    start = _SIZE_BYTES + int.from_bytes(entry[:_SIZE_BYTES], "little")
+    head = json.loads(bytes(entry[_SIZE_BYTES:start]))
+    end = start + head["model"]
+    model, values = bytes(entry[start:end]), dict[str, Array]()
+    for each in head["weights"]:
+        weight = _Weight(**each)
+        values[weight.name] = weight.view(weights, entry[end:])
+        end += weight.num_bytes
+    return Lowered(model, values, **head["fields"])
+
+
+def _read_entry(folder: PrivateFolder, name: str) -> memoryview | None:
+    content = folder.read(name)
+    if content is None:
+        return None
+    found = memoryview(content)
+    if found[:_DIGEST_BYTES] != _digest_entry(name, [found[_DIGEST_BYTES:]]):
+        _log.warning("%s is damaged and not used; the graph is made again", folder.path / name)
+        return None
+    return found[_DIGEST_BYTES:]
+
+
+def _write_entry(folder: PrivateFolder, name: str, content: Sequence[bytes]) -> None:
+    folder.write(name, [_digest_entry(name, content), *content])
+
+
+def _digest_entry(name: str, content: Sequence[bytes | memoryview]) -> bytes:
+    digest = hashlib.sha256(name.encode())
+    for piece in content:
+        digest.update(piece)
+    return digest.digest()
+
+
+def _digest_values(name: str, copied: Sequence[str], weights: Weights) -> str:
+    """Return the name of the entry of the graph with these values."""
+    digest = hashlib.sha256(f"values {name}".encode())
+    for each in copied:
+        value = np.ascontiguousarray(weights[each]).reshape(-1).view(np.uint8)
+        digest.update(hashlib.sha256(value.data).digest())
+    return digest.hexdigest()
+
+
+def _digest_facts(
+    program: Program,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    kernels: KernelUse,
+    weights: Weights,
+) -> str:
+    digest = hashlib.sha256(_digest_software().encode())
+    instructions = find_kernels().instructions
+    facts = (options, options.num_cores, numerics, kernels, instructions)
+    digest.update(repr((*facts, replace(program, graph=b""))).encode())
+    digest.update(hashlib.sha256(program.graph).digest())
+    types = sorted((name, value.dtype.str, value.shape) for name, value in weights.items())
+    digest.update(repr(types).encode())
+    return digest.hexdigest()
+
+
+@cache
+def _digest_software() -> str:
+    return hashlib.sha256(repr(_find_versions()).encode()).hexdigest()
+
+
+def _find_versions() -> dict[str, object]:
+    """Return the versions of everything that lowers graphs, and when the files of this project
+    changed: an installation from a work tree keeps its version."""
+    packages = {name: metadata.version(name) for name in ("onnx", "protobuf")}
+    simipu = Path(__file__).parent
+    folders = (simipu, simipu.parent / "onnxgraph", Path(popef.__path__[0]))
+    return packages | {
+        "format": _FORMAT,
+        "popef": __version__,
+        "onnxruntime": onnxruntime.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "sources": [sorted(_iter_files(folder)) for folder in folders],
+    }
+
+
+def _iter_files(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield the names of the Python files and libraries in a folder, with their sizes and times."""
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith((".py", ".so")):
+                found = os.stat(path := os.path.join(inside, name))
+                yield path, found.st_size, found.st_mtime_ns
+
+
+def _locate(value: Array) -> tuple[int, int] | None:
+    """Return where the data of a contiguous array are in memory. Arrays at the same place have the
+    same data; None for an array that has no such place."""
+    if not value.flags.c_contiguous or not value.nbytes:
+        return None
+    return value.__array_interface__["data"][0], value.nbytes

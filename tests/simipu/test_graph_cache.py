@@ -1,0 +1,342 @@
+"""Tests of lowered graphs that later loads take from the cache: it answers as the first load did,
+misses after every change, and reads nothing that another user could have written."""
+
+import dataclasses
+import logging
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from full_disk import full_disk
+from onnx import TensorProto, helper
+from simipu import (
+    GraphOptions,
+    LoadError,
+    Numerics,
+    OperatorLibrary,
+    graph_cache,
+    isolation,
+    open_graph,
+)
+from simipu.computed import Lowered
+from simipu.executable import Program, ProgramKind
+from simipu.numerics.options import KernelUse
+from simipu.private_folder import PrivateFolder
+from simipu.streams import Direction, Stream
+
+OPTIONS = GraphOptions(num_threads=1, caches=True)
+SIZE = 64
+FLOAT = np.dtype(np.float32)
+
+
+def declare(name, data_type=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, data_type, ["N", SIZE])
+
+
+def make_program(op_type="MatMul", data_type=TensorProto.FLOAT):
+    """Return a product with a weight that ONNX Runtime reads in place, and a sum with one whose
+    values the graph holds."""
+    nodes = [helper.make_node(op_type, ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], "y")]
+    weights = [
+        TensorProto(name=name, data_type=data_type, dims=dims, data_location=TensorProto.EXTERNAL)
+        for name, dims in (("w", [SIZE, SIZE]), ("b", [SIZE]))
+    ]
+    ends = [declare("x", data_type)], [declare("y", data_type)]
+    graph = helper.make_graph(nodes, "graph", *ends, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    dtype = helper.tensor_dtype_to_np_dtype(data_type)
+    streams = (
+        Stream("in", "x", Direction.HOST_TO_DEVICE, dtype, (4, SIZE)),
+        Stream("out", "y", Direction.DEVICE_TO_HOST, dtype, (4, SIZE)),
+    )
+    return Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString())
+
+
+def make_weights(dtype=FLOAT, **changed):
+    draw = np.random.default_rng(7).standard_normal
+    weights = {"w": draw((SIZE, SIZE)), "b": draw(SIZE)}
+    return {name: value.astype(dtype) for name, value in weights.items()} | changed
+
+
+def load(program=None, weights=None, options=OPTIONS, numerics=None):
+    """Load a program, and return the answer to ones, whose weights are unchanged."""
+    weights = make_weights() if weights is None else weights
+    program = program or make_program()
+    graph = open_graph(program, weights, options, numerics)
+    return graph.run(["y"], {"x": np.ones((4, SIZE), program.streams[0].dtype)})[0]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches" / "poplar-triton" / "graphs"
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    """Return a list that gets the kernels of each lowering."""
+    calls, lower = [], isolation._lower
+
+    def count(*given):
+        calls.append(given[-1])
+        return lower(*given)
+
+    monkeypatch.setattr(isolation, "_lower", count)
+    return calls
+
+
+def find_largest(folder):
+    return max(folder.iterdir(), key=lambda entry: entry.stat().st_size)
+
+
+@pytest.mark.parametrize("data_type", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_a_later_load_lowers_nothing_and_gives_the_same_answers(data_type, lowered, folder):
+    weights = make_weights(helper.tensor_dtype_to_np_dtype(data_type))
+    program = make_program(data_type=data_type)
+    first = load(program, weights, numerics=Numerics())
+    assert len(lowered) == 1
+    np.testing.assert_array_equal(load(program, weights, numerics=Numerics()), first)
+    assert len(lowered) == 1
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_weights_that_are_read_in_place_are_neither_copied_nor_stored(lowered, folder):
+    load()
+    seen = []
+    cached = graph_cache.CachedLowering(seen.append, make_program(), make_weights(), OPTIONS, None)
+    weights = cached._weights
+    found = cached.lower(isolation.use_kernels())
+    assert not seen
+    assert found.weights["w"].ctypes.data == weights["w"].ctypes.data
+    assert "b" not in found.weights
+    assert find_largest(folder).stat().st_size < weights["w"].nbytes
+
+
+def test_a_fine_tuned_model_has_an_entry_of_its_own(lowered):
+    other = make_weights(b=np.ones(SIZE, np.float32))
+    first, second = load(), load(weights=other)
+    assert len(lowered) == 2
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(load(), first)
+    np.testing.assert_array_equal(load(weights=other), second)
+    assert len(lowered) == 2
+    # The product reads its weight in place, so the graph does not depend on its values.
+    twice = make_weights(w=2 * make_weights()["w"])
+    np.testing.assert_allclose(load(weights=twice), 2 * (first - twice["b"]) + twice["b"], 1e-4)
+    assert len(lowered) == 2
+
+
+CHANGES = {
+    "threads": {"options": dataclasses.replace(OPTIONS, num_threads=2)},
+    "memory": {"options": dataclasses.replace(OPTIONS, memory_bytes=1 << 30)},
+    "seconds": {"options": dataclasses.replace(OPTIONS, limit_seconds=7)},
+    "prepack": {"options": dataclasses.replace(OPTIONS, prepack=False)},
+    "indices": {"options": dataclasses.replace(OPTIONS, index_check="clamp")},
+    "numerics": {"numerics": Numerics()},
+    "graph": {"program": make_program("Gemm")},
+    "types": {
+        "program": make_program(data_type=TensorProto.DOUBLE),
+        "weights": make_weights(np.float64),
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_after_a_change_of_what_the_graph_depends_on_it_is_lowered_again(change, lowered):
+    load()
+    load(**change)
+    assert len(lowered) == 2
+    load()
+    assert len(lowered) == 2
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxruntime", "popef", "sources"])
+def test_another_version_of_the_software_lowers_again(name, lowered, monkeypatch):
+    load()
+    versions = graph_cache._find_versions()
+    monkeypatch.setattr(graph_cache, "_find_versions", lambda: versions | {name: "another"})
+    graph_cache._digest_software.cache_clear()
+    load()
+    graph_cache._digest_software.cache_clear()
+    assert len(lowered) == 2
+
+
+def test_a_changed_source_file_is_another_version(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("1")
+    (tmp_path / "notes.txt").write_text("1")
+    before = list(graph_cache._iter_files(tmp_path))
+    assert [entry[0] for entry in before] == [str(file)]
+    os.utime(file, ns=(0, 1))
+    assert list(graph_cache._iter_files(tmp_path)) != before
+
+
+def test_other_kernels_lower_again(lowered, monkeypatch):
+    load()
+    monkeypatch.setattr(isolation, "use_kernels", lambda: KernelUse.APART)
+    load()
+    assert lowered[1:] == [KernelUse.APART]
+
+
+def damage(entry, how):
+    content = bytearray(entry.read_bytes())
+    if how == "a bit":
+        content[-1] ^= 1
+    elif how == "its end":
+        del content[len(content) // 2 :]
+    elif how == "all":
+        content.clear()
+    entry.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["a bit", "its end", "all"])
+@pytest.mark.parametrize("find", [find_largest, lambda folder: min(folder.iterdir())])
+def test_a_damaged_entry_is_made_again_with_a_log_line(how, find, lowered, folder, caplog):
+    first = load()
+    damage(find(folder), how)
+    np.testing.assert_array_equal(load(), first)
+    assert len(lowered) == 2
+    assert "is damaged and not used" in caplog.text
+    load()
+    assert len(lowered) == 2
+
+
+def test_an_entry_under_the_name_of_another_is_damaged(lowered, folder):
+    load()
+    mine = find_largest(folder)
+    other = load(weights=make_weights(b=np.ones(SIZE, np.float32)))
+    (theirs,) = {each for each in folder.iterdir() if each.stat().st_size > 500} - {mine}
+    theirs.write_bytes(mine.read_bytes())
+    np.testing.assert_array_equal(load(weights=make_weights(b=np.ones(SIZE, np.float32))), other)
+    assert len(lowered) == 3
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o755])
+def test_a_folder_that_others_can_read_or_write_is_not_used(mode, lowered, folder, caplog):
+    load()
+    folder.chmod(mode)
+    with caplog.at_level(logging.WARNING, "simipu"):
+        load()
+    assert len(lowered) == 2
+    assert f"{folder} is not used: expected user {os.geteuid()}, mode 0700" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o604])
+def test_an_entry_that_others_can_read_or_write_is_not_used(mode, lowered, folder, caplog):
+    load()
+    find_largest(folder).chmod(mode)
+    load()
+    assert len(lowered) == 2
+    assert "it is not this user's file" in caplog.text
+
+
+def test_entries_and_folders_of_others_are_not_used(lowered, monkeypatch, caplog):
+    load()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        load()
+    assert len(lowered) == 2
+    assert "is not used: expected user" in caplog.text
+
+
+def test_links_and_pipes_are_not_read(lowered, folder, tmp_path):
+    load()
+    entry = find_largest(folder)
+    moved = entry.rename(tmp_path / "moved")
+    entry.symlink_to(moved)
+    load()
+    find_largest(folder).unlink()
+    os.mkfifo(entry, 0o600)
+    load()
+    assert len(lowered) == 3
+
+
+def test_a_full_disk_or_a_folder_that_cannot_be_written_only_costs_the_entry(
+    lowered, folder, monkeypatch, tmp_path, caplog
+):
+    with full_disk(100), caplog.at_level(logging.INFO, "simipu"):
+        load()
+    assert "the graph is not cached" in caplog.text
+    assert "File too large" in caplog.text
+    assert not list(folder.iterdir())
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    load()
+    assert len(lowered) == 2
+
+
+def test_the_oldest_entries_make_room_for_new_ones(tmp_path):
+    store = PrivateFolder(tmp_path / "folder", 10, 100, 50)
+    for number, name in enumerate("abc"):
+        store.write(name, [b"x" * 40])
+        os.utime(store.path / name, (number, number))
+    assert store.read("a")
+    store.write("d", [b"x"])
+    assert sorted(os.listdir(store.path)) == ["a", "d"]
+
+
+def test_a_graph_that_is_too_large_is_not_stored(lowered, folder, monkeypatch):
+    monkeypatch.setattr(graph_cache, "MAX_ENTRY_BYTES", 200)
+    load()
+    assert not folder.exists()
+
+
+def test_graphs_are_cached_on_request_only_and_never_those_of_isolated_engines(folder, monkeypatch):
+    load(options=GraphOptions(num_threads=1))
+    assert not folder.exists()
+    load()
+    monkeypatch.setattr(graph_cache, "CachedLowering", pytest.fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(isolation, "IsolatedGraph", lambda *given: given)
+        assert open_graph(make_program(), make_weights(), OPTIONS, None, isolated=True)
+    library = OperatorLibrary("my.domain", "/lib.so")
+    given = [make_program(), make_weights(), dataclasses.replace(OPTIONS, libraries=(library,))]
+    with pytest.raises(LoadError, match="no such file"):
+        open_graph(*given, None)
+
+
+def test_every_field_of_a_lowered_graph_comes_back(folder):
+    weights = make_weights()
+    flat = weights["w"].reshape(-1).view(np.uint16)
+    held = {"flat": flat, "own": np.arange(6, dtype=np.int8).reshape(2, 3), "none": np.empty(0)}
+    made = Lowered(b"model", held, fold=False, reads=["w", "b"], rounds=True)
+    given = make_program(), weights, OPTIONS, None
+    first = graph_cache.CachedLowering(lambda kernels: made, *given)
+    first.lower(KernelUse.NONE)
+    first.store()
+    found = graph_cache.CachedLowering(pytest.fail, *given).lower(KernelUse.NONE)
+    for each in dataclasses.fields(Lowered):
+        if each.name != "weights":
+            assert getattr(found, each.name) == getattr(made, each.name)
+    assert found.weights["flat"].ctypes.data == weights["w"].ctypes.data
+    for name, value in held.items():
+        np.testing.assert_array_equal(found.weights[name], value, strict=True)
+
+
+SCRIPT = """
+import pickle, sys
+from pathlib import Path
+from simipu import open_graph
+given, feeds = pickle.loads(Path(sys.argv[1]).read_bytes())
+(answer,) = open_graph(*given).run(["y"], feeds)
+print(answer.sum(), "onnx" in sys.modules, "simipu.operators.table" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_may_load_at_once_and_the_next_one_imports_no_onnx(tmp_path, folder):
+    file, command = tmp_path / "given", [sys.executable, "-c", SCRIPT]
+    feeds = {"x": np.ones((4, SIZE), np.float32)}
+    file.write_bytes(pickle.dumps(((make_program(), make_weights(), OPTIONS, None), feeds)))
+    both = [
+        subprocess.Popen([*command, str(file)], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    told = [process.communicate(timeout=60)[0] for process in both]
+    assert told[0] == told[1]
+    assert len(list(folder.iterdir())) == 2
+    found = subprocess.run([*command, str(file)], capture_output=True, text=True, check=True)
+    assert found.stdout == told[0].replace("True", "False")
+    assert "True" in told[0]
