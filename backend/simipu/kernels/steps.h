@@ -88,10 +88,35 @@ INLINE V round_value(V x, enum rounding rounding, int nan_on_overflow) {
     return nan_on_overflow ? v_half_or_nan(x, growing) : v_half_bounded(x, growing);
 }
 
+/* The same of a few registers, of which seldom a value is too large: then all are rounded once more. */
+enum { ROUNDED_TOGETHER = 4 };
+
+INLINE void round_together(V values[ROUNDED_TOGETHER], enum rounding rounding, int nan_on_overflow) {
+    V halves[ROUNDED_TOGETHER], lost = v_all(0);
+    for (int i = 0; i < ROUNDED_TOGETHER; i++) {
+        halves[i] = v_half(values[i]);
+        lost = v_add(lost, v_sub(halves[i], halves[i])); /* NaN where one is infinite or NaN */
+    }
+    int is_lost = !v_are_zero(lost);
+    for (int i = 0; i < ROUNDED_TOGETHER; i++)
+        values[i] = is_lost ? round_value(values[i], rounding, nan_on_overflow) : halves[i];
+}
+
 INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_overflow,
                          const struct operand_run *y, const float *from, float *to, int64_t count) {
     V one = v_all(y->one);
-    for (int64_t at = 0; at < count; at += LANES) {
+    int64_t at = 0;
+    for (; rounding != KEPT && at + ROUNDED_TOGETHER * LANES <= count; at += ROUNDED_TOGETHER * LANES) {
+        V values[ROUNDED_TOGETHER];
+        for (int i = 0; i < ROUNDED_TOGETHER; i++) {
+            int64_t place = at + i * LANES;
+            values[i] = apply(kind, v_load(from + place), take_operand(y, one, place, count), y->one,
+                              nan_on_overflow);
+        }
+        round_together(values, rounding, nan_on_overflow);
+        for (int i = 0; i < ROUNDED_TOGETHER; i++) v_store(to + at + i * LANES, values[i]);
+    }
+    for (; at < count; at += LANES) {
         V x = load_some(from + at, count - at);
         x = apply(kind, x, take_operand(y, one, at, count), y->one, nan_on_overflow);
         store_some(to + at, round_value(x, rounding, nan_on_overflow), count - at);
@@ -116,23 +141,9 @@ static void run_step(const struct step *step, int nan_on_overflow, const struct 
     apply_to_run(step->kind, step->rounding, nan_on_overflow, y, from, to, count);
 }
 
-/* Four halves at a time go through whole registers: as few loads as can be. */
 static void look_up(const uint16_t *table, const float *from, float *to, int64_t count) {
-    uint16_t halves[RUN + LANES];
-    for (int64_t at = 0; at < count; at += LANES) v_narrow(halves + at, load_some(from + at, count - at));
-    /*  63       48 47       32 31       16 15        0
-       +-----------+-----------+-----------+-----------+
-       |  half 3   |  half 2   |  half 1   |  half 0   |    each replaced by its table's element
-       +-----------+-----------+-----------+-----------+ */
-    for (int64_t at = 0; at < count; at += 4) {
-        uint64_t four;
-        memcpy(&four, halves + at, sizeof four);
-        uint64_t low = table[four & 0xFFFF] | (uint64_t)table[four >> 16 & 0xFFFF] << 16;
-        uint64_t high = table[four >> 32 & 0xFFFF] | (uint64_t)table[four >> 48] << 16;
-        four = low | high << 32;
-        memcpy(halves + at, &four, sizeof four);
-    }
-    for (int64_t at = 0; at < count; at += LANES) store_some(to + at, v_widen(halves + at), count - at);
+    for (int64_t at = 0; at < count; at += LANES)
+        store_some(to + at, v_look_up(table, load_some(from + at, count - at)), count - at);
 }
 
 static void raise_exception(const struct program *program) {

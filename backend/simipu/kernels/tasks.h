@@ -94,23 +94,19 @@ static void multiply_again(const struct part *part, int rows, int vectors, enum 
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *const *lefts, const struct panel *right, int is_first, int columns,
-                           float *totals, ptrdiff_t pitch) {
+                           const float *const *lefts, const struct panel *right, int columns, float *totals,
+                           ptrdiff_t pitch) {
     if (!job->is_rounded) {
         FLOAT_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
-    for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
+    for (int i = 0; i < rows && !part->is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
     if (HALF_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
     /* Where exceptions matter, once more with the rule that tells: NaN for what overflows. */
     for (int is_check = job->program->exception != NULL; is_check >= 0; is_check--) {
-        for (int i = 0; i < rows; i++)
-            if (is_first)
-                memset(totals + i * pitch, 0, bytes);
-            else
-                memcpy(totals + i * pitch, before[i], bytes);
+        for (int i = 0; i < rows && !part->is_first; i++) memcpy(totals + i * pitch, before[i], bytes);
         multiply_again(part, rows, vectors, is_check ? NO_OVERFLOW : job->rule, lefts, right, totals, pitch);
         for (int i = 0; is_check && i < rows; i++) check_values(job->program, totals + i * pitch, columns);
     }
@@ -161,8 +157,9 @@ static void run_task(void *data, size_t number) {
     int starts[MAX_PANELS + 1];
     struct panel packed[MAX_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
-    memset(totals, 0, (size_t)rows * pitch * sizeof *totals);
-    for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
+    int64_t first = 0;
+    for (; supply->cut(supply, first, &part); first += part.channels) {
+        part.is_first = first == 0;
         ptrdiff_t size = part.channels * PANEL;
         for (int panel = 0; panel < panels; panel++) {
             int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
@@ -176,11 +173,12 @@ static void run_task(void *data, size_t number) {
             for (int panel = 0; panel < panels; panel++) {
                 int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
                 multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, lefts,
-                               packed + panel, !first, end - starts[panel],
-                               totals + i * pitch + starts[panel], pitch);
+                               packed + panel, end - starts[panel], totals + i * pitch + starts[panel],
+                               pitch);
             }
         }
     }
+    if (!first) memset(totals, 0, (size_t)rows * pitch * sizeof *totals); /* sums of nothing */
     if (job->is_turned)
         finish_columns(job, batch, group * job->columns + column, columns, row, rows, totals, pitch);
     else

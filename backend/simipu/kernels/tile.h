@@ -33,10 +33,10 @@ enum {
 
 /* What is packed: up to MAX_CHANNELS channels, in blocks. */
 struct part {
-    int channels, blocks;
-    int ends[MAX_CHANNELS];    /* of blocks; sums are rounded there */
-    int offsets[MAX_CHANNELS]; /* of a channel's left, from what `take` gives */
-    int64_t low, span;         /* a convolution's: where its weights begin in a filter; 0: they lie apart */
+    int channels, blocks, is_first; /* is_first: totals begin at zero */
+    int ends[MAX_CHANNELS];         /* of blocks; sums are rounded there */
+    int offsets[MAX_CHANNELS];      /* of a channel's left, from what `take` gives */
+    int64_t low, span; /* a convolution's: where its weights begin in a filter; 0: they lie apart */
 };
 
 enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
@@ -87,51 +87,66 @@ INLINE void multiply_channel(int rows, int vectors, const float *const *lefts, i
     }
 }
 
-/* totals += sums, rounded, of one row. */
-INLINE void add_row(int vectors, enum rule rule, const float *sums, float *totals) {
-    for (int j = 0; j < vectors; j++) {
-        V total = v_add(v_load(totals + j * LANES), v_load(sums + j * LANES));
-        v_store(totals + j * LANES, round_total(total, rule));
-    }
+/* total + sum, rounded; a tile's first part begins at zero. */
+INLINE void add_sum(V sum, int is_first, enum rule rule, float *total) {
+    v_store(total, round_total(v_add(is_first ? v_all(0) : v_load(total), sum), rule));
 }
 
-/* totals += left * right; 0 when an infinity or NaN came out of HALVES, whose totals are then of no use.
+/* A row of sums that were set aside. */
+INLINE void add_row(int vectors, int is_first, enum rule rule, const float *sums, float *totals) {
+    for (int j = 0; j < vectors; j++) add_sum(v_load(sums + j * LANES), is_first, rule, totals + j * LANES);
+}
 
-   The sums of a block are set aside and added to the totals, a row with each channel, while the next block is
-   multiplied: rounding takes the units that multiplying leaves idle. */
+/* Whether the sums of a block are set aside and added to the totals, a row with each channel, while the next
+   block is multiplied: with AVX-512 rounding takes the units that multiplying leaves idle. AVX2's conversions
+   keep the decoder to themselves, and setting aside only adds to the work. */
+#if defined(__AVX512F__)
+enum { IS_ROUNDED_BEHIND = 1 };
+#else
+enum { IS_ROUNDED_BEHIND = 0 };
+#endif
+
+/* totals += left * right, from zero where the part is the first; 0 when an infinity or NaN came out of
+   HALVES, whose totals are then of no use. */
 INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, enum lying lying,
                          const float *const *lefts, const struct panel *panel, float *totals,
                          ptrdiff_t totals_row) {
-    _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
+    _Alignas(64) float aside[IS_ROUNDED_BEHIND ? TILE_ROWS * PANEL : 1];
     const char *right = panel->data;
     ptrdiff_t between = bytes_between(panel, lying);
-    V unit = v_all(panel->unit);
+    V unit = v_all(panel->unit), lost = v_all(0);
     int channel = 0;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
-        int end = part->ends[block], row = block ? 0 : rows;
+        int end = part->ends[block], row = IS_ROUNDED_BEHIND && block ? 0 : rows;
+        int was_first = part->is_first && block == 1;
         for (; row < rows && channel < end; row++, channel++, right += between) {
             multiply_channel(rows, vectors, lefts, part->offsets[channel], right, lying, unit, sums);
-            add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
+            add_row(vectors, was_first, rule, aside + row * PANEL, totals + row * totals_row);
         }
         for (; channel < end; channel++, right += between)
             multiply_channel(rows, vectors, lefts, part->offsets[channel], right, lying, unit, sums);
-        for (; row < rows; row++) add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
+        for (; row < rows; row++)
+            add_row(vectors, was_first, rule, aside + row * PANEL, totals + row * totals_row);
+        int is_last = block + 1 == part->blocks, is_first = part->is_first && block == 0;
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) v_store(aside + i * PANEL + j * LANES, sums[i][j]);
+            for (int j = 0; j < vectors; j++) {
+                float *total = totals + i * totals_row + j * LANES;
+                if (IS_ROUNDED_BEHIND && !is_last)
+                    v_store(aside + i * PANEL + j * LANES, sums[i][j]);
+                else
+                    add_sum(sums[i][j], is_first, rule, total);
+            }
     }
-    V lost = v_all(0);
-    for (int row = 0; row < rows; row++) {
-        add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
-        /* Once infinite, a total stays so, or is NaN. */
-        for (int j = 0; rule == HALVES && j < vectors; j++) {
-            V total = v_load(totals + row * totals_row + j * LANES);
+    /* Once infinite, a total stays so, or is NaN. */
+    for (int i = 0; rule == HALVES && i < rows; i++)
+        for (int j = 0; j < vectors; j++) {
+            V total = v_load(totals + i * totals_row + j * LANES);
             lost = v_add(lost, v_sub(total, total));
         }
-    }
-    return rule != HALVES || v_are_zero(lost);
+    return v_are_zero(lost);
 }
 
 #endif

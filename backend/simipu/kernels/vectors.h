@@ -224,6 +224,44 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 
 #endif
 
+#if defined(__AVX2__) && defined(__x86_64__)
+
+/* Halves replaced by a table's elements; each is inserted where it belongs, so that none is put together with
+   others in whole registers. */
+INLINE __m128i v_look_up_8(const uint16_t *table, __m128i halves) {
+    uint64_t low = (uint64_t)_mm_cvtsi128_si64(halves), high = (uint64_t)_mm_extract_epi64(halves, 1);
+    __m128i first = _mm_cvtsi32_si128(table[low & 0xFFFF]), second = _mm_cvtsi32_si128(table[high & 0xFFFF]);
+    first = _mm_insert_epi16(first, table[low >> 16 & 0xFFFF], 1);
+    second = _mm_insert_epi16(second, table[high >> 16 & 0xFFFF], 1);
+    first = _mm_insert_epi16(first, table[low >> 32 & 0xFFFF], 2);
+    second = _mm_insert_epi16(second, table[high >> 32 & 0xFFFF], 2);
+    first = _mm_insert_epi16(first, table[low >> 48], 3);
+    second = _mm_insert_epi16(second, table[high >> 48], 3);
+    return _mm_unpacklo_epi64(first, second);
+}
+
+/* Of values that are halves or NaN: the table's elements at their bits. */
+INLINE V v_look_up(const uint16_t *table, V x) {
+    _Alignas(32) uint16_t halves[LANES];
+    v_narrow(halves, x);
+    for (int i = 0; i < LANES; i += 8) {
+        __m128i *eight = (__m128i *)(halves + i);
+        _mm_store_si128(eight, v_look_up_8(table, _mm_load_si128(eight)));
+    }
+    return v_widen(halves);
+}
+
+#else
+
+INLINE V v_look_up(const uint16_t *table, V x) {
+    uint16_t halves[LANES];
+    v_narrow(halves, x);
+    for (int i = 0; i < LANES; i++) halves[i] = table[halves[i]];
+    return v_widen(halves);
+}
+
+#endif
+
 /* LANES registers of LANES floats, turned: lane j of register i becomes lane i of register j. Pairs of
    registers exchange halves, quarters, ... single lanes. */
 typedef int32_t Lanes __attribute__((vector_size(LANES * 4)));
