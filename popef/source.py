@@ -136,12 +136,15 @@ class FileSource:
 
         Copies stay valid. See Source.
         """
-        if self._kept is None or (found := _State.of(self._kept)) == self._state:
+        if self._kept is None:
             return
-        raise PopefError(
-            f"{self.name}: expected the file as it was opened ({self._state}), found that it was "
-            f"modified in place ({found}); replace files by renaming, and load the model again"
-        )
+        found, state = os.fstat(self._kept), self._state
+        if found.st_mtime_ns != state.changed_ns or found.st_size != state.size:
+            raise PopefError(
+                f"{self.name}: expected the file as it was opened ({state}), found that it was "
+                f"modified in place ({_State.of(self._kept)}); replace files by renaming, and load "
+                "the model again"
+            )
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return a view of the mapping, or a copy."""

@@ -410,7 +410,10 @@ class QueueManager:
         self._starts_runs = starts_runs
         self._runs_alone = runs_alone
         self._timeout_callback = timeout_callback
-        self._timeout_ns = timeout_ns
+        self.timeout_ns = timeout_ns
+        """How long an incomplete iteration waits (see Args); a change counts from the next run."""
+        self.is_idle = False
+        """True while the thread of the runs waits for a first row."""
         self._flush_to = 0
         self._flushed_at_ns = 0
         self._disconnected = False
@@ -531,15 +534,17 @@ class QueueManager:
                 rows = self.readAvailable()
                 if granted := self._grant(rows):
                     return granted
-                if not rows or not self._timeout_ns:
+                if not rows or not self.timeout_ns:
+                    self.is_idle = not rows
                     with endless_wait:
                         self.lock.wait()
+                    self.is_idle = False
                     looked_ns = time.perf_counter_ns()
                     continue
                 idle_since_ns = max(
                     looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())
                 )
-                flush_at_ns = idle_since_ns + self._timeout_ns
+                flush_at_ns = idle_since_ns + self.timeout_ns
                 remaining_ns = flush_at_ns - time.perf_counter_ns()
                 if remaining_ns > 0:
                     self.lock.wait(min(remaining_ns / 1e9, TIMEOUT_MAX))
@@ -559,11 +564,21 @@ class QueueManager:
         """Return how many of the `rows` waiting rows a run may take now."""
         if rows >= self.rows_per_run:
             return self.rows_per_run
-        if rows and (
-            self._runs_alone or self._timeout_ns is None or self._flush_to > self.rows_read
-        ):
+        if rows and (not self.waits_for_more(rows) or self._flush_to > self.rows_read):
             return rows
         return rows - rows % self.rows_per_iteration
+
+    def waits_for_more(self, rows: int) -> bool:
+        """Return whether so many rows, the only ones, wait for more rows before they are run.
+
+        Args:
+            rows: number of rows.
+
+        Returns:
+            False if they fill whole iterations, join no other rows, or iterations do not wait.
+        """
+        may_join = self._inputs and not self._runs_alone and self.timeout_ns is not None
+        return bool(may_join and rows % self.rows_per_iteration)
 
     def _flush(self, at_ns: int) -> None:
         self._flush_to, self._flushed_at_ns = self.rows_enqueued, at_ns

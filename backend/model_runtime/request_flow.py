@@ -257,6 +257,14 @@ class RequestFlow:
             and not self._thread.has_ended
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """True while no request waits or is computed, and the session thread waits for one.
+
+        It stays so until the caller enqueues a request, if no other thread does.
+        """
+        return not self._requests and self.queues.is_idle
+
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
     ) -> None:

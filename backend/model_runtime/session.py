@@ -341,9 +341,8 @@ class Session(CompiledModel):
             ]
             pieces = [self.run(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        work = [
-            (index, [inputs[name] for name in taken], names) for index, taken, names in self.plan
-        ]
+        find = inputs.__getitem__
+        work = [(index, list(map(find, taken)), names) for index, taken, names in self.plan]
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
@@ -412,7 +411,7 @@ class Session(CompiledModel):
         """
         if self.lost is not None:
             self.check_device()
-        engine = self._require_engine()
+        engine = self._engine or self._require_engine()
         self._check_files()
         if self.branch_costs:
             self.run_cost = self._find_cost(work[0])

@@ -137,11 +137,29 @@ class TritonPythonModel:
     def execute(
         self, requests: Sequence[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse] | None:
-        """Answer every request exactly once, even after an error. Synchronous execution returns the
-        responses; asynchronous execution sends them later."""
-        if self._is_synchronous:
-            return self._compute(requests)
-        self._hand_over(requests)
+        """Answer every request exactly once, even after an error.
+
+        Returns:
+            The responses in the order of the requests, or None if they are sent: those of a long
+            call part by part, those of asynchronous execution when their rows have been computed.
+        """
+        try:
+            taken = list(map(self._take, requests))
+            waits = not self._is_synchronous and self._instance.is_worth_waiting(taken)
+            parts = [] if waits else self._instance.split(taken)
+            if len(parts) == 1:
+                self._instance.execute(taken)
+                return list(map(_respond, taken))
+        except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
+            return [_refuse(error) for _ in requests]
+        # Once a sender exists, the server crashes if `execute` raises an error or returns anything
+        # but None.
+        for request in taken:
+            request.reply = _Reply(request.reply.get_response_sender())
+        if waits:
+            self._instance.submit(taken)
+        for part in parts:
+            self._compute_part(part)
         return None
 
     def is_ready(self) -> bool:
@@ -157,25 +175,6 @@ class TritonPythonModel:
         for thread in self._threads:
             thread.join(10)
 
-    def _compute(
-        self, requests: Sequence[pb_utils.InferenceRequest]
-    ) -> list[pb_utils.InferenceResponse] | None:
-        """Return the responses in the order of the requests, or None after a long call, whose
-        responses are sent."""
-        try:
-            taken = [self._take(request, request) for request in requests]
-            parts = self._instance.split(taken)
-            if len(parts) == 1:
-                self._instance.execute(taken)
-                return [_respond(request) for request in taken]
-        except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
-            return [_refuse(error) for _ in requests]
-        for request in taken:
-            request.reply = _Reply(request.reply.get_response_sender())
-        for part in parts:
-            self._compute_part(part)
-        return None
-
     def _compute_part(self, requests: Sequence[Request]) -> None:
         """Answer a part of a long call. An error that is raised here would crash the server."""
         try:
@@ -186,31 +185,16 @@ class TritonPythonModel:
         for request in requests:
             request.reply.send(_answer(request))
 
-    def _hand_over(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-        """Pass requests to the session's thread. Once a sender exists, the server crashes if
-        `execute` raises an error or returns anything but None."""
-        replies = [_Reply(request.get_response_sender()) for request in requests]
-        try:
-            taken = [
-                self._take(request, reply) for request, reply in zip(requests, replies, strict=True)
-            ]
-        except Exception as error:  # noqa: BLE001
-            for reply in replies:
-                reply.send(_refuse(error))
-            return
-        self._instance.submit(taken)
-
-    def _take(self, request: pb_utils.InferenceRequest, reply: Any) -> Request:
-        if NUMPY_IS_OLD:
-            # The stub has already copied the tensor into an array.
-            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-        else:
-            inputs = {
-                tensor.name(): _view(tensor, self._dtypes.get(tensor.name()))
-                for tensor in request.inputs()
-            }
+    def _take(self, request: pb_utils.InferenceRequest) -> Request:
+        inputs = {}
+        for tensor in request.inputs():
+            name = tensor.name()
+            # With numpy 1 the stub has already copied the tensor into an array.
+            inputs[name] = (
+                tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, self._dtypes.get(name))
+            )
         names = request.requested_output_names()
-        return self._make_request(self._state, inputs, names, reply, request.timeout())
+        return self._make_request(self._state, inputs, names, request, request.timeout())
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -389,9 +373,8 @@ def _respond(request: Request) -> pb_utils.InferenceResponse:
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
-    return pb_utils.InferenceResponse(
-        [_make_tensor(name, array) for name, array in outputs.items()]
-    )
+    make = pb_utils.Tensor if NUMPY_IS_OLD else _make_tensor
+    return pb_utils.InferenceResponse(list(map(make, outputs, outputs.values())))
 
 
 def _answer(request: Request) -> pb_utils.InferenceResponse:
@@ -403,8 +386,6 @@ def _answer(request: Request) -> pb_utils.InferenceResponse:
 
 
 def _make_tensor(name: str, array: Array) -> pb_utils.Tensor:
-    if NUMPY_IS_OLD:
-        return pb_utils.Tensor(name, array)
     return pb_utils.Tensor.from_dlpack(name, to_capsule(array))
 
 

@@ -66,7 +66,7 @@ class Watchdog:
         """Unregister a run that is over. Raises SystemExit if the exit of the interpreter ended the
         run."""
         self._runs.pop(run, None)
-        if self._closed_by not in (None, threading.get_ident()):
+        if self._closed_by is not None and self._closed_by != threading.get_ident():
             # This is a daemon thread, which Python freezes soon; freezing it on its way out of ONNX
             # Runtime would abort the process.
             raise SystemExit

@@ -119,7 +119,8 @@ class Backlog:
     ) -> None:
         self._report = report
         self._clock = clock
-        self._is_draining = False
+        self.is_draining = False
+        """Whether full calls are refused."""
         self._drain_until = 0.0
         self._refused = self._num_refused = 0
         self._refused_at = self._sampled_at = self._backoff_until = float("-inf")
@@ -128,17 +129,12 @@ class Backlog:
         self._num_judged = self._num_wasted = 0
         self._is_suspicious = False
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether full calls are refused."""
-        return self._is_draining
-
     def admit(
         self, requests: Sequence[RequestT], is_full: bool, is_cancelled: Callable[[RequestT], bool]
     ) -> bool:
         """Return whether to compute a call. A call that shows that the queue is empty ends the
         drain."""
-        if not self._is_draining:
+        if not self.is_draining:
             return True
         # Triton hands over the next call only after the last call's refusals were sent, one by one.
         # What passes beyond that, and beyond a queue's pause between calls, the instance waited.
@@ -166,7 +162,7 @@ class Backlog:
         """Look at the requests of a full call, if it is time. Return those to judge after the run
         and those that are already cancelled."""
         now = self._clock()
-        if not self._is_draining and now - self._sampled_at < 1 / SAMPLES_PER_SECOND:
+        if not self.is_draining and now - self._sampled_at < 1 / SAMPLES_PER_SECOND:
             return (), ()
         self._sampled_at = now
         self._num_gone = 0
@@ -176,7 +172,7 @@ class Backlog:
             return sample, ()
         watched, gone = _partition(sample, is_cancelled)
         self._num_gone = len(gone)
-        if self._is_draining or not watched:
+        if self.is_draining or not watched:
             # A client may wait for one of the others: check every request before it is dropped.
             watched, gone = _partition(requests, is_cancelled)
         # With most requests cancelled before the run it shows nothing about the run: look at the
@@ -189,7 +185,7 @@ class Backlog:
     def judge(self, watched: Sequence[RequestT], is_cancelled: Callable[[RequestT], bool]) -> None:
         """Begin a drain if the run that has ended was for requests whose clients have gone
         meanwhile."""
-        if self._is_draining:
+        if self.is_draining:
             self.record_refusals()
         elif watched:
             self._judge(watched, is_cancelled)
@@ -217,7 +213,7 @@ class Backlog:
         self._num_judged = self._num_wasted = 0
 
     def _begin_drain(self, now: float) -> None:
-        self._is_draining = True
+        self.is_draining = True
         self._num_refused = 0
         self._drain_until = now + MAX_DRAIN_SECONDS
         self._refused_at = now
@@ -226,7 +222,7 @@ class Backlog:
 
     def close(self) -> None:
         """End the drain, if there is one."""
-        self._is_draining = False
+        self.is_draining = False
         if self._refused:
             self._report(self._refused)
             self._refused = 0

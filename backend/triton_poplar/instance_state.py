@@ -33,6 +33,11 @@ from triton_poplar.request import CancelledError, Request
 from triton_poplar.sessions import load_first, load_session, make_graph_options
 from triton_poplar.statistics import Histogram, Statistics
 
+DEFAULT_TIMEOUT_NS = 500_000
+"""Default of `timeout_ns`."""
+NUM_LAST_RUNS = 8
+"""Number of runs whose shortest decides whether batches wait by default; a single run may be long
+because the machine is busy."""
 MAX_PART_SECONDS = 0.1
 """Duration of the part of a long call that is answered before the rest is computed."""
 CANCELLED = "the client cancelled the request while it waited"
@@ -43,14 +48,15 @@ OVERLOADED = (
 
 
 class ModelInstanceState:
-    """Answers requests of one model, joined into compiled batches. One thread calls `execute`, or
+    """Answers requests of one model, joined into compiled batches. One thread calls `execute` and
     `submit`.
 
-    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread
-    and returns when all have their answer. With `respond` the instance has a session thread.
-    `submit` hands requests over, and each is passed to `respond` once, in order of arrival, when it
-    has its outputs or an error. The queue is bounded: `submit` blocks while the rows of a whole run
-    wait already, so that Triton's batcher continues to fill batches.
+    `execute` runs its requests in the calling thread and returns when all have their answer.
+    Without `respond` execution is synchronous: there is nothing else. With `respond` the instance
+    has a session thread. `submit` hands requests over to it, and each is passed to `respond` once,
+    in order of arrival, when it has its outputs or an error. The queue is bounded: `submit` blocks
+    while the rows of a whole run wait already, so that Triton's batcher continues to fill batches.
+    `is_worth_waiting` says which of the two is faster for a call.
 
     `is_cancelled` returns whether a request's client has gone. With it a backlog is drained
     (backlog.py).
@@ -83,9 +89,19 @@ class ModelInstanceState:
         self.statistics = Statistics(session.rows_per_run)
         buckets = model_state.parameters.latency_buckets
         self.statistics.latency, self.statistics.waiting = Histogram(buckets), Histogram(buckets)
-        session.observer = self.statistics.add_run if self.trace is None else self._trace_run
+        self._capacity = session.rows_per_run * session.runs_at_once
+        """Number of rows that are computed at once."""
+        self._is_paced = model_state.parameters.sim_timing == "paced"
+        timeout_ns = model_state.parameters.timeout_ns
+        self._adapts_timeout = timeout_ns is None and respond is not None and not self._is_paced
+        self._last_runs_ns: deque[int] = deque(maxlen=NUM_LAST_RUNS)
+        is_plain = self.trace is None and not self._adapts_timeout
+        session.observer = self.statistics.add_run if is_plain else self._observe_run
+        self._runs_alone = session.runs_alone
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
-        self._request_flow = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
+        if timeout_ns is None and not self._adapts_timeout:
+            timeout_ns = DEFAULT_TIMEOUT_NS
+        self._request_flow = RequestFlow(self.session, timeout_ns=timeout_ns)
         if respond is not None:
             self._request_flow.start(f"session {name}")
         self.load_seconds = time.monotonic() - started
@@ -161,10 +177,13 @@ class ModelInstanceState:
         it.
         """
         arrived_ns = time.perf_counter_ns()
+        if self._sample is not None:
+            self._judge_sample()
         waiting, watched = self._admit(requests, is_part)
         self._run(waiting)
-        if self._backlog is not None:
-            self._backlog.judge(watched, self._is_cancelled)
+        backlog = self._backlog
+        if backlog is not None and (watched or backlog.is_draining):
+            backlog.judge(watched, self._is_cancelled)
         self._count(requests)
         self._report(requests, arrived_ns)
 
@@ -173,14 +192,19 @@ class ModelInstanceState:
     ) -> tuple[list[Request], Sequence[Request]]:
         """Return the requests of a call to compute, and those of them to judge after the run. The
         other requests get their errors."""
-        waiting = [
-            request for request in requests if self._check_rows(request) and not request.expire()
-        ]
+        waiting, now_ns = [], time.perf_counter_ns()
+        for request in requests:
+            if self._runs_alone:
+                self._check_rows(request)
+            if now_ns > request.expires_ns:
+                request.expire()
+            if request.error is None:
+                waiting.append(request)
         backlog = self._backlog
         if backlog is None or not waiting:
             return waiting, ()
         is_full = is_part or self._fills_run(waiting)
-        if not self._admit_while_draining(backlog, waiting, is_full):
+        if backlog.is_draining and not self._admit_while_draining(backlog, waiting, is_full):
             return [], ()
         if not is_full or not may_watch:
             return waiting, ()
@@ -198,14 +222,12 @@ class ModelInstanceState:
         requests have their errors.
         """
         statistics, backlog = self.statistics, self._backlog
-        if backlog is None or not statistics.batches:
+        if backlog is None or len(requests) == 1 or not statistics.batches:
             return [requests]
         if backlog.is_draining:
             waiting = [request for request in requests if request.error is None]
             if not self._admit_while_draining(backlog, waiting, self._fills_run(waiting)):
                 return [requests]
-        if len(requests) == 1:
-            return [requests]
         runs = max(
             1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns))
         )
@@ -215,14 +237,23 @@ class ModelInstanceState:
             parts.append(take_next_run(rest, most, self._count_rows))
         return parts
 
-    @property
-    def _capacity(self) -> int:
-        """Number of rows that are computed at once."""
-        return self.session.rows_per_run * self.session.runs_at_once
+    def is_worth_waiting(self, requests: Sequence[Request]) -> bool:
+        """Return whether to `submit` a call, so that its rows join those of other calls, or to
+        `execute` it.
+
+        It is executed if nothing is gained by a wait: the session thread is idle, and the rows fill
+        whole batches, or batches do not wait.
+        """
+        flow = self._request_flow
+        if self._respond is None:
+            return False
+        if self._is_paced or not flow.is_idle:
+            return True
+        return flow.queues.waits_for_more(sum(map(self._count_rows, requests)))
 
     def _count_rows(self, request: Request) -> int:
         """Return the number of rows that the runs of a request occupy."""
-        return self.session.rows_per_run if self.session.runs_alone else request.batch_size
+        return self.session.rows_per_run if self._runs_alone else request.batch_size
 
     def _fills_run(self, requests: Sequence[Request]) -> bool:
         return sum(map(self._count_rows, requests)) >= self._capacity
@@ -265,17 +296,13 @@ class ModelInstanceState:
             "clients' deadlines; reduce the load, add servers, or see drain_backlog"
         )
 
-    def _check_rows(self, request: Request) -> bool:
-        """Return whether a request is to be run. A request that would have to be split gets an
-        error if splitting changes its answer."""
-        if request.error is None and self.session.runs_alone:
-            try:
-                self.session.check_rows(request.batch_size)
-            except ModelRuntimeError as error:
-                request.fail(
-                    RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request"
-                )
-        return request.error is None
+    def _check_rows(self, request: Request) -> None:
+        """Answer a request with an error if it would have to be split and splitting changes its
+        answer."""
+        try:
+            self.session.check_rows(request.batch_size)
+        except ModelRuntimeError as error:
+            request.fail(RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request")
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread. It raises nothing: every error becomes the
@@ -301,13 +328,17 @@ class ModelInstanceState:
         Before it answers a watched request, the session thread checks whether the client has gone.
         Watched requests are judged when the next requests come.
         """
+        self._judge_sample()
+        _, watched = self._admit(requests, is_part, may_watch=self._sample is None)
+        if watched:
+            self._sample = Sample(watched)
+
+    def _judge_sample(self) -> None:
+        """Judge the watched requests of an earlier `submit`, if all are answered."""
         if self._sample is not None and self._sample.is_complete:
             sample, self._sample = self._sample, None
             if self._backlog is not None:
                 self._backlog.judge(sample.watched, sample.is_gone)
-        _, watched = self._admit(requests, is_part, may_watch=self._sample is None)
-        if watched:
-            self._sample = Sample(watched)
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
         """Remove cancelled requests from the queues, so that others can take their places. They
@@ -421,11 +452,21 @@ class ModelInstanceState:
                 if request.error_kind != "bad_request":
                     add_waiting(waited_ns)
 
-    def _trace_run(
+    def _observe_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
     ) -> None:
+        """Count a run, and decide by the last runs' durations whether batches wait.
+
+        To join an earlier run saves at most the time of a run. So a wait longer than that costs
+        more than it saves.
+        """
         self.statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
-        assert self.trace is not None
+        if self._adapts_timeout:
+            self._last_runs_ns.append(end_ns - start_ns)
+            is_long = min(self._last_runs_ns) >= DEFAULT_TIMEOUT_NS
+            self.queues.timeout_ns = DEFAULT_TIMEOUT_NS if is_long else None
+        if self.trace is None:
+            return
         args = {
             "rows": rows,
             "IPU cycles (modelled)": self.session.cycles,

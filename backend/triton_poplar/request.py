@@ -56,7 +56,7 @@ class Request:
         self.reply = reply
         self.error: RequestError | None = None
         self.error_kind = ""
-        self.batch_size = 0
+        self.batch_size = 0 if state.inputs else 1
         self.inputs: dict[str, Array] = {}
         self._requested = requested
         self._model_outputs: Collection[str] | None = None
@@ -121,7 +121,9 @@ class Request:
                 array = self._outputs.get(tensor.anchor)
                 if array is None:
                     raise RequestError(f"output {name!r} was not computed", "INTERNAL")
-                answer[name] = _from_rows(array, tensor, state)
+                if state.wraps_rows or tensor.batch_axis:
+                    array = _from_rows(array, tensor, state)
+                answer[name] = array
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -135,10 +137,10 @@ class Request:
             raise RequestError(
                 f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}"
             )
-        if not state.inputs:
-            self.batch_size = 1
         for name, tensor in state.inputs.items():
-            array = _to_rows(inputs[name], tensor, state)
+            array = inputs[name]
+            if state.wraps_rows or tensor.batch_axis:
+                array = _to_rows(array, tensor, state)
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape "
@@ -159,10 +161,10 @@ class Request:
                     f"output {name!r} is not known; model {state.name!r} has "
                     f"{', '.join(state.outputs)}"
                 )
-        if requested and not any(map(self.wants, requested)):
+        if requested and self._model_outputs is not None and not any(map(self.wants, requested)):
             raise RequestError(
                 "the request contains inputs of one model and asks for outputs of another; "
-                f"available outputs are {', '.join(self._model_outputs or ())}"
+                f"available outputs are {', '.join(self._model_outputs)}"
             )
 
     def _complete_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -95,6 +95,54 @@ def test_an_incomplete_batch_is_flushed_after_the_timeout(make_instance):
     assert instance.statistics.queue_wait_ns >= 1_000_000
 
 
+def wait_until_idle(instance):
+    deadline = time.monotonic() + 20
+    while not instance._request_flow.is_idle and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rows", "expected"),
+    [
+        ({"timeout_ns": 500_000}, 3, True),
+        ({"timeout_ns": 500_000}, 4, False),
+        ({"timeout_ns": 500_000}, 8, False),
+        ({"timeout_ns": 500_000}, 9, True),
+        ({"timeout_ns": 0}, 1, True),
+        ({}, 1, False),
+        ({"sim_timing": "paced"}, 4, True),
+    ],
+)
+def test_a_call_is_handed_over_only_if_its_rows_wait(make_instance, parameters, rows, expected):
+    instance, _ = make_instance(**parameters)
+    wait_until_idle(instance)
+    assert instance.is_worth_waiting([request(instance, rows)]) is expected
+
+
+def test_a_call_is_handed_over_while_other_requests_are_at_work(make_instance):
+    instance, answers = make_instance(timeout_ns=0)
+    instance.submit([request(instance, 1)])
+    assert instance.is_worth_waiting([request(instance, 4)])
+    instance.submit([request(instance, 3)])
+    answers.wait(2)
+    wait_until_idle(instance)
+    assert not instance.is_worth_waiting([request(instance, 4)])
+
+
+def test_by_default_batches_wait_while_runs_take_longer_than_the_wait(make_instance):
+    instance, answers = make_instance()
+    wait_until_idle(instance)
+    quick, slow = 499_999, 500_000
+    for run_ns, waits in ((slow, True), (quick, False), *[(slow, False)] * 7, (slow, True)):
+        instance.session.observer(0, run_ns, 1, 0, instance.session.run_cost)
+        assert instance.is_worth_waiting([request(instance, 1)]) is waits
+    for value in (1, 2):
+        instance.submit([request(instance, 2, value)])
+    for each in answers.wait(2):
+        check(each)
+    assert instance.statistics.batches == 10 + 1
+
+
 def test_what_waits_is_bounded(make_instance):
     """While no run ends, the rows of one run wait in the queue, and the next call blocks."""
     instance, answers = make_instance(timeout_ns=0)

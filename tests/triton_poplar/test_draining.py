@@ -183,8 +183,8 @@ class NoMetrics:
         raise RuntimeError("metrics are off")
 
 
-@pytest.fixture
-def model(linear, compile_popef, tmp_path, monkeypatch):
+@pytest.fixture(params=[{"synchronous_execution": "1"}])
+def model(request, linear, compile_popef, tmp_path, monkeypatch):
     compile_popef(linear, name="linear/1/executable.popef")
     stub = SimpleNamespace(
         TritonModelException=RuntimeError,
@@ -208,7 +208,7 @@ def model(linear, compile_popef, tmp_path, monkeypatch):
             {"name": "y", "data_type": "TYPE_FP32", "dims": ["3"]},
             {"name": "z", "data_type": "TYPE_FP32", "dims": ["4"]},
         ],
-        "parameters": {"synchronous_execution": {"string_value": "1"}},
+        "parameters": {name: {"string_value": value} for name, value in request.param.items()},
     }
     model = module.TritonPythonModel()
     model.initialize(
@@ -235,6 +235,28 @@ def test_the_parts_of_a_long_call_are_answered_one_after_the_other(model):
         assert name == "z"
         np.testing.assert_array_equal(array, np.full((1, 4), 2))
     assert statistics.requests == 3 * BATCH
+
+
+@pytest.mark.parametrize("model", [{"timeout_ns": "1000000"}], indirect=True)
+def test_in_asynchronous_mode_a_whole_batch_is_answered_by_the_call_and_others_later(model):
+    instance, incomplete = model._instance, [Sent() for _ in range(BATCH - 1)]
+
+    def answer_whole_batch():
+        deadline = time.monotonic() + 20
+        while not instance._request_flow.is_idle and time.monotonic() < deadline:
+            time.sleep(0.001)
+        requests = [Sent() for _ in range(BATCH)]
+        for ((name, array),) in model.execute(requests):
+            assert name == "z"
+            np.testing.assert_array_equal(array, np.full((1, 4), 2))
+        assert not any(each.sender.sent for each in requests)
+
+    answer_whole_batch()
+    assert model.execute(incomplete) is None
+    answer_whole_batch()
+    model.finalize()
+    assert [len(each.sender.sent) for each in incomplete] == [1] * (BATCH - 1)
+    assert instance.statistics.requests == 3 * BATCH - 1
 
 
 def test_a_defect_in_a_part_is_an_answer_too(model, monkeypatch):
