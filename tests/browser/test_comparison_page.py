@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from poplar_triton.compare.output import make_report
 from poplar_triton.compare.systems import MEASURED, MODELLED, Comparison, Point, Spread, System
+from report_pages import show
 from simipu.target import TARGETS
 
 HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>"
-DRAWN = """const chart = document.getElementById("chart-curves");
-    return chart && chart.dataset.drawn && chart.querySelector("svg") !== null;"""
 
 
 def make_comparison() -> Comparison:
@@ -44,12 +44,7 @@ def page(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def opened(browser, page):
-    browser.resize(1280, 1000)
-    browser.open("about:blank")
-    browser.read_console()
-    browser.read_requests()
-    browser.open(page.as_uri())
-    browser.wait_for(DRAWN)
+    show(browser, page)
     return browser
 
 
@@ -81,14 +76,47 @@ def test_the_summary_has_a_row_for_each_system(opened):
 
 
 def test_a_curve_has_a_point_for_each_batch_size_with_crosses_stars_and_spread(opened):
-    script = """return document.getElementById("chart-curves").data.map((trace) =>
-        [trace.name, trace.x, trace.y, trace.marker.symbol, trace.error_x.array || null]);"""
-    chip, cpu = opened.run(script)
-    assert chip[0] == "c600, modelled"
-    assert chip[1] == pytest.approx([1, 1.5, 3])
-    assert chip[2:] == [[1000, 1500, 1600], ["circle", "star", "x"], None]
-    assert cpu[0] == "cpu, measured"
-    assert cpu[4] == pytest.approx([10]), "milliseconds from the median to nine of ten calls"
+    points = opened.run("""return [...document.querySelectorAll("#chart-curves .point")].map((each) => {
+        const box = each.getBoundingClientRect();
+        return [each.dataset.symbol, box.left + box.width / 2, box.top + box.height / 2, each.getAttribute("aria-label")];
+        });""")
+    assert [each[0] for each in points] == ["circle", "star", "cross", "circle"]
+    along, down = (
+        [math.log(value) for value in values]
+        for values in ([1, 1.5, 3, 10], [1000, 1500, 1600, 100])
+    )
+    for place, logs in ((1, along), (2, down)):
+        scale = (points[3][place] - points[0][place]) / (logs[3] - logs[0])
+        shown = [points[0][place] + scale * (each - logs[0]) for each in logs]
+        assert [each[place] for each in points] == pytest.approx(shown, abs=1.5)
+    assert points[3][1] > points[0][1], "slower is to the right"
+    assert points[3][2] > points[0][2], "faster is higher"
+    assert points[0][3].startswith(
+        "c600, modelled, batch 1: latency 1 ms; 1,000 samples/s; energy "
+    )
+    assert "7 calls, 8 ms to 20 ms" in points[3][3]
+    scale = (points[3][1] - points[0][1]) / math.log(10)
+    (spread,) = opened.run("""return [...document.querySelectorAll("#chart-curves .spread")]
+        .map((each) => each.getBoundingClientRect()).map((box) => [box.left, box.right]);""")
+    ends = [points[0][1] + scale * math.log(ms) for ms in (8, 20)]
+    assert spread == pytest.approx(ends, abs=1.5), "latencies of eight of ten calls"
+    legend = opened.run(
+        "return [...document.querySelectorAll('.legend .whole')].map((each) => each.textContent)"
+    )
+    assert legend == ["c600, modelled", "cpu, measured"]
+
+
+def test_a_point_is_described_under_the_mouse_as_text(opened):
+    place = opened.run("""const point = document.querySelector("#chart-curves .point[data-symbol=star]");
+        point.scrollIntoView({ block: "center", behavior: "instant" });
+        const box = point.getBoundingClientRect();
+        return [box.left + box.width / 2, box.top + box.height / 2];""")
+    opened.move_to(*place)
+    told = opened.wait_for(
+        "const tip = document.getElementById('tip'); return !tip.hidden && tip.textContent"
+    )
+    assert "batch 2: latency 1.5 ms; 1,500 samples/s" in told
+    assert opened.run("return window.harmed === undefined")
 
 
 def test_all_points_are_listed_and_the_power_has_its_source(opened):

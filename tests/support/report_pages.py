@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from browser import Browser
 from onnx import TensorProto, helper
+from poplar_triton.profile.report import Content, make_report
+from poplar_triton.profile.source import Estimator, Settings, open_source
+from poprt.profiling import tiles_of
 from sample_models import make_model
 
 HOSTILE = (
     "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
 )
-DRAWN = """const charts = [...document.querySelectorAll(".chart")];
-    return document.getElementById("method") && charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"))
-    && [...document.querySelectorAll("canvas.canvas")].every((each) => each.dataset.drawn);"""
+DRAWN = """return document.getElementById("method")
+    && [...document.querySelectorAll("canvas, .curves")].every((each) => each.dataset.drawn);"""
 
 
 def chain(names: list[str], width: int = 64) -> onnx.ModelProto:
@@ -27,6 +30,20 @@ def chain(names: list[str], width: int = 64) -> onnx.ModelProto:
         nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i + 1}"], name=f"tanh_{i}"))
     shape = (TensorProto.FLOAT, ["n", width])
     return make_model(nodes, {"t0": shape}, {f"t{len(names)}": shape}, held)
+
+
+def make_tile_page(
+    model: onnx.ModelProto, folder: Path, **settings: Any
+) -> tuple[Path, dict[str, Any]]:
+    """Return the page of a model's profile, without advice, and the document of its tiles."""
+    onnx.save(model, folder / "model.onnx")
+    profile = Estimator(open_source(folder / "model.onnx")).profile(
+        Settings("c600", 4, "fp16", **settings)
+    )
+    tiles = tiles_of(profile).as_json()
+    page = folder / "report.html"
+    page.write_text(make_report(Content(profile, tiles=tiles)), encoding="utf-8")
+    return page, tiles
 
 
 def show(browser: Browser, page: Path, scheme: str = "light", width: int = 1280) -> None:

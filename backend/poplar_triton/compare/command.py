@@ -23,7 +23,6 @@ from poplar_triton.compare.output import make_report, print_systems
 from poplar_triton.compare.systems import MEASURED, Comparison, System
 from poplar_triton.profile.bulk import usable_cores
 from poplar_triton.profile.command import add_input_shape
-from poplar_triton.profile.report import require_plotly
 from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source, quietly
 
 EXAMPLES = (
@@ -69,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
     threads_help = "number of threads to measure with (default: number of cores)"
     add("--threads", type=positive, metavar="N", help=threads_help)
     add("--json", action="store_true", help="machine-readable")
-    html_help = "write an HTML page with the curves (requires plotly)"
+    html_help = "write an HTML page with the curves"
     parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
     for option in LIMITS:
         option.add_to(parser)
@@ -82,8 +81,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.html:
-        require_plotly()
     comparison = _compare(options)
     if options.html:
         with naming(options.html):

@@ -38,7 +38,7 @@ from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
-from poplar_triton.profile.report import Content, make_report, require_plotly
+from poplar_triton.profile.report import Content, make_report
 from poplar_triton.profile.search import MAX_PROFILES, Attempts, Search, Suggestion
 from poplar_triton.profile.source import Estimator, Settings, open_source, quietly
 from poplar_triton.profile.space import GOALS, THROUGHPUT
@@ -145,9 +145,7 @@ def add_arguments(parser: Parser) -> None:
         "such as target=bow"
     )
     add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
-    html_help = (
-        "write an HTML report with charts (requires plotly); for a sweep, of its first point"
-    )
+    html_help = "write an HTML report with charts; for a sweep, of its first point"
     parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
     trace_help = "write a trace of the supersteps for Perfetto; for a sweep, of its first point"
     parser.add_path("--trace", type=Path, metavar="FILE", help=trace_help)
@@ -246,8 +244,6 @@ def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None
 def _run_one(options: argparse.Namespace) -> int:
     """Profile one model and print the result. Raises CompileError, LoadError, PopefError or OSError
     for bad input."""
-    if options.html:
-        require_plotly()
     points = _points(options)
     num_steps = _count_points(options, len(points)) * _CONVERTER_STEPS
     with show_progress("read model", num_steps) as on_step:

@@ -1,9 +1,9 @@
 """A profile as a page.
 
 The page is one HTML file with everything in it, which loads nothing from elsewhere. It shows a JSON
-document in it, which `page/page.js` draws with `page/base.js` and the JavaScript of plotly's wheel.
-The document contains another one, compressed, of the tiles, which `page/tiles.js` and
-`page/timeline.js` draw on canvases. All text of a model is in these documents and is never parsed
+document in it, which `page/page.js` draws with `page/base.js`, `page/canvas.js` and
+`page/charts.js`. The document contains another one, compressed, of the tiles, which `page/tiles.js`
+and `page/timeline.js` draw. All text of a model is in these documents and is never parsed
 as markup: it is inserted as text, and the page's policy allows only its own scripts.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +29,6 @@ from poprt.profiling import (
     describe_warnings,
     list_alive,
 )
-from simipu import CompileError
 from simipu.cost import Estimate, OperatorCost
 
 from popef._tools.text import escape as escape_control
@@ -45,16 +43,18 @@ from poplar_triton.profile.search import Suggestion
 from poplar_triton.profile.suggest import FRONT, UNCHANGED, Advice, Batches
 
 _MAX_NODES_BYTES = 3 << 20
-"""Maximum size of the nodes in the document. With plotly and the tiles the file stays below 10 MB
-for every graph."""
+"""Maximum size of the nodes in the document. With the tiles the file stays below 5 MB for every
+graph."""
 _MAX_TILES_BYTES = 3 << 19
 """Maximum size of the compressed document of the tiles."""
 _MAX_NAME = 160
 _NAME_LENGTHS = (_MAX_NAME, 40, 12)
 """Maximum lengths of the names beside the tiles; the first whose document is small enough is
 used."""
-_SCRIPTS = ("canvas.js", "timeline.js", "tiles.js", "page.js")
-"""Scripts of the page, loaded after `base.js` in this order: each uses those before it."""
+_SHARED = ("base.js", "canvas.js", "charts.js")
+"""Scripts of all pages, loaded in this order: each uses those before it."""
+_SCRIPTS = ("timeline.js", "tiles.js", "page.js")
+"""Scripts of the report, loaded after the shared ones."""
 _MAX_TEXT = 1000
 _MODELLED = (
     "All figures are modelled; no chip was used. Products and convolutions are planned over the "
@@ -80,15 +80,6 @@ class Content:
     """Tiles of the profile: the document of `poprt.profiling.tiles_of`."""
 
 
-def require_plotly() -> None:
-    """Raise CompileError if the charts cannot be made."""
-    if importlib.util.find_spec("plotly") is None:
-        raise CompileError(
-            "--html requires plotly, which is not installed; install it with: pip install "
-            "'poplar-triton[report]'"
-        )
-
-
 def make_report(content: Content) -> str:
     """Return the HTML page, which refers to no other resource."""
     title = f"{cut(content.profile.model)} on {content.profile.chip}"
@@ -98,9 +89,7 @@ def make_report(content: Content) -> str:
 def make_page(title: str, kicker: str, scripts: Sequence[str], document: Mapping[str, Any]) -> str:
     """Return an HTML page that refers to no other resource, in which scripts of `page/` draw a JSON
     document. The kicker is the line above the heading."""
-    plotly = _read("plotly", "package_data", "plotly.min.js")
-    # Plotly comes last: the texts are there before its script is compiled.
-    scripts = [_page("base.js"), *map(_page, scripts), plotly]
+    scripts = [_page(name) for name in (*_SHARED, *scripts)]
     return Template(_page("page.html")).substitute(
         title=escape(title),
         kicker=escape(kicker),

@@ -19,7 +19,7 @@ import pytest
 from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile import command, report, weightless
+from poplar_triton.profile import command, weightless
 from poplar_triton.profile.source import Estimator, Settings, Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.cli import main as poprt
@@ -482,16 +482,6 @@ def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
     )
     assert "warning: no formula for Det (1)" in run(path, "--batch_size", 4)[1]
     assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Det": 1}
-
-
-def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch):
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
-    status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
-    assert status == 1
-    assert err == (
-        "poplar-triton: error: --html requires plotly, which is not installed; install it with: "
-        "pip install 'poplar-triton[report]'\n"
-    )
 
 
 def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_file, tmp_path, run):

@@ -1,12 +1,10 @@
-// What the scripts of all pages share: texts, elements, tables and charts. Text of a model is put in as text
-// everywhere: textContent in the page, and `plain` in what plotly would take for markup.
+// What the scripts of all pages share: texts, elements, tables and the text beside the mouse. Text of a model is put in
+// as text everywhere: textContent in the page, fillText on a canvas.
 "use strict";
 const report = (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
-  const NARROW = 600; // charts below this width in pixels have no buttons
-  const redraws = []; // of charts, when light turns to dark
+  const redraws = []; // of charts, for another width or when light turns to dark
 
-  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const short = (text, most) => (text.length > most ? text.slice(0, most / 2) + "…" + text.slice(-most / 2 + 1) : text);
   // The parts of a name, which is broken only between them: not in words, nor before a number as in layer.0.
   const split = (name) => name.split(/(?<=[^\s/:|-][/:|])|(?<=[^\s-][._-])(?=\p{L})/u);
@@ -61,63 +59,50 @@ const report = (() => {
 
   const fitting = (fits) => make("b", { class: fits ? "good" : "bad" }, fits ? "fits" : "does not fit");
 
-  function layout(height, more) {
-    const axis = { gridcolor: colour("line"), linecolor: colour("line"), zerolinecolor: colour("line"), automargin: true, tickfont: { color: colour("soft") } };
-    const { xaxis, yaxis, ...rest } = more;
-    return {
-      height, margin: { l: 60, r: 12, t: 8, b: 40 }, barmode: "stack", bargap: 0.25, hovermode: "closest",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left", traceorder: "normal" },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("soft"), activecolor: colour("accent") },
-      hoverlabel: { align: "left", bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
-      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis, title: { standoff: 12, ...yaxis.title } }, ...rest,
-    };
+  // The colour of a page's variable, or a colour itself, for a style.
+  const css = (shade) => (shade.startsWith("#") ? shade : `var(--${shade})`);
+
+  // Black or white, whichever has more contrast on a shade by the formula of WCAG.
+  function inkOn(shade) {
+    const value = shade.startsWith("#") ? shade : colour(shade);
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(value.slice(at, at + 2), 16) / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
   }
 
-  // Do work when the page is there, plotly's script has run, and the reader waits for nothing.
-  function whenIdle(work) {
-    const start = () => (window.requestIdleCallback ?? setTimeout)(work);
-    if (document.readyState === "complete") start(); else addEventListener("load", start);
-  }
+  const legend = (parts) => make("p", { class: "legend" }, ...parts.map(([shade, ...text]) =>
+    make("span", { class: "whole" }, make("span", { class: "part", style: `background: ${css(shade)}` }), ...text)));
 
-  // A chart whose traces and layout `draw` makes anew in the colours of the moment.
-  function chart(id, label, draw, { onclick, onzoom, still } = {}) {
-    const element = make("div", { id, class: "chart", role: "img", "aria-label": label });
-    // These buttons and no others: plotly has one that sends the chart to its makers' cloud.
-    const config = { responsive: true, displaylogo: false, staticPlot: false, scrollZoom: false,
-      modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
-    let range = null;
-    const redraw = () => {
-      config.displayModeBar = still || element.clientWidth < NARROW ? false : "hover";
-      const { traces, ...rest } = draw(range, element.clientWidth);
-      const shown = layout(rest.height || 320, rest.layout || {});
-      if (range) { shown.xaxis.range = range; shown.xaxis.autorange = false; }
-      return Plotly.react(element, traces, shown, config);
-    };
-    setTimeout(() => { element.style.minHeight = (draw(null, element.clientWidth).height || 320) + "px"; }); // nothing moves later
-    whenIdle(() => redraw().then(() => {
-      redraws.push(redraw);
-      if (onclick) element.on("plotly_click", (event) => onclick(event.points[0]));
-      if (onclick) element.on("plotly_clickannotation", (event) => onclick({ customdata: Number(event.annotation.name) }));
-      if (onzoom) element.on("plotly_relayout", (change) => {
-        const from = change["xaxis.range[0]"], to = change["xaxis.range[1]"];
-        if (from !== undefined) range = [from, to];
-        else if (change["xaxis.autorange"]) range = null;
-        else return;
-        redraw();
-      });
-      element.dataset.drawn = "yes";
-    }));
+  // The one text beside the mouse: `parts` are texts and elements, null hides it.
+  const tip = make("div", { id: "tip", role: "tooltip", hidden: "" });
+  document.body.append(tip);
+  function showTip(event, parts) {
+    tip.hidden = !parts;
+    if (!parts) return;
+    const GAP = 14, wide = document.documentElement.clientWidth;
+    tip.replaceChildren(...parts);
+    tip.style.left = tip.style.top = "0";
+    const { width, height } = tip.getBoundingClientRect(), { clientX: x, clientY: y } = event;
+    tip.style.left = Math.max(0, Math.min(x + GAP + width > wide ? x - GAP - width : x + GAP, wide - width)) + "px";
+    tip.style.top = (y + GAP + height > innerHeight ? Math.max(0, y - GAP - height) : y + GAP) + "px";
+  }
+  // An element that shows a text while the mouse is on it.
+  function tipped(element, parts) {
+    element.addEventListener("pointermove", (event) => showTip(event, parts()));
+    element.addEventListener("pointerleave", () => showTip(null, null));
     return element;
   }
 
   document.getElementById("title").append(breakable(page.title));
   document.getElementById("subject").textContent = page.subject;
   let waiting = 0;
+  const redrawAll = () => redraws.forEach((redraw) => redraw());
   addEventListener("resize", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => redraws.forEach((redraw) => redraw()), 200);
+    waiting = setTimeout(redrawAll, 200);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  return { page, redraws, plain, short, split, whole, percent, kib, colour, seconds, make, breakable, section, table, scrolled, fitting, chart };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  addEventListener("beforeprint", redrawAll);
+  return { page, redraws, short, split, whole, percent, kib, colour, css, inkOn, seconds, make, breakable, section, table, scrolled, fitting,
+    legend, showTip, tipped };
 })();

@@ -1,7 +1,7 @@
 // Canvases that are drawn anew for each width and colour scheme, and those with a window over time or nodes, which
 // mouse, touch, buttons and keyboard move.
 "use strict";
-function makeCanvases({ make, redraws, colour }) {
+function makeCanvases({ make, redraws, colour, showTip }) {
   const FONT = "11px system-ui, sans-serif";
   const AXIS = 20; // pixels below a plot for its ticks
   const CLICK = 4; // a shorter drag in pixels is a click
@@ -28,9 +28,9 @@ function makeCanvases({ make, redraws, colour }) {
     return { element, redraw };
   }
 
-  // Round numbers from `from` to `to`, at most `most` of them.
-  function ticks(from, to, most) {
-    const rough = Math.max(1, (to - from) / most), power = 10 ** Math.floor(Math.log10(rough));
+  // Round numbers from `from` to `to`, at most `most` of them and at least `least` apart.
+  function ticks(from, to, most, least = 1) {
+    const rough = Math.max(least, (to - from) / most), power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((each) => each * power >= rough);
     const found = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
@@ -50,10 +50,20 @@ function makeCanvases({ make, redraws, colour }) {
     pen.textAlign = "left";
   }
 
+  // The step that several charts show. `choose` tells each watcher the chart in which it was chosen, and whether by a
+  // click: the arrow keys choose too.
+  function makeChoice() {
+    const chosen = { step: null, watchers: [], choose(step, from = null, clicked = false) {
+      chosen.step = step;
+      for (const watcher of chosen.watchers) watcher(step, from, clicked);
+    } };
+    return chosen;
+  }
+
   // A canvas with a window over 0 to `end`, at least `least` long. `draw(pen, width, height, view)` draws the window,
-  // `find(at)` is the step at a place and `span(step)` where a step begins and ends. `choose(step)` is called for a
-  // click and the arrow keys, `hover(step)` for the mouse, with null when it leaves.
-  function windowed(id, label, { height, end, least, draw, find, span, count, chosen, choose, hover }) {
+  // `find(at)` is the step at a place, `span(step)` where a step begins and ends, and `describe(step)` what to tell of it:
+  // beside the mouse, and below the chart for the chosen one.
+  function windowed(id, label, { height, end, least, draw, find, span, count, chosen, describe }) {
     const view = { from: 0, to: end };
     let drag = null;
     const { element, redraw } = canvas(id, label, () => height, (pen, width, tall) => {
@@ -77,7 +87,7 @@ function makeCanvases({ make, redraws, colour }) {
     const move = (share) => look(view.from + share * (view.to - view.from), view.to + share * (view.to - view.from));
     // Zoom around a place, or the chosen step if it is in view, or the middle.
     const zoom = (factor, place) => {
-      const [from, to] = chosen() === null ? [-1, -1] : span(chosen());
+      const [from, to] = chosen.step === null ? [-1, -1] : span(chosen.step);
       const middle = (from + to) / 2;
       const at = place ?? (view.from <= middle && middle <= view.to ? middle : (view.from + view.to) / 2);
       look(at - (at - view.from) * factor, at + (view.to - at) * factor);
@@ -88,9 +98,9 @@ function makeCanvases({ make, redraws, colour }) {
       if (close || from < view.from || to > view.to) look((from + to - room) / 2, (from + to + room) / 2);
     };
     const walk = (by) => {
-      const next = chosen() === null ? find(view.from) : chosen() + by;
+      const next = chosen.step === null ? find(view.from) : chosen.step + by;
       if (next < 0 || next >= count) return;
-      choose(next);
+      chosen.choose(next, id);
       reveal(next);
     };
     const x = (event) => event.clientX - element.getBoundingClientRect().left;
@@ -102,19 +112,20 @@ function makeCanvases({ make, redraws, colour }) {
       if (event.button) return;
       element.setPointerCapture(event.pointerId);
       drag = { from: x(event), to: x(event) };
+      showTip(event, null);
     });
     element.addEventListener("pointermove", (event) => {
-      if (drag) { drag.to = x(event); redraw(); } else hover(step(event));
+      if (drag) { drag.to = x(event); redraw(); } else showTip(event, describe(step(event)));
     });
     element.addEventListener("pointerup", (event) => {
       if (!drag) return;
       const { from, to } = drag;
       drag = null;
-      if (Math.abs(to - from) < CLICK) choose(step(event));
+      if (Math.abs(to - from) < CLICK) chosen.choose(step(event), id, true);
       else look(place(Math.min(from, to)), place(Math.max(from, to)));
     });
     element.addEventListener("pointercancel", () => { drag = null; redraw(); });
-    element.addEventListener("pointerleave", () => { if (!drag) hover(null); });
+    element.addEventListener("pointerleave", (event) => showTip(event, null));
     element.addEventListener("dblclick", all);
     // Without Ctrl the wheel scrolls the page.
     element.addEventListener("wheel", (event) => {
@@ -132,10 +143,17 @@ function makeCanvases({ make, redraws, colour }) {
     const button = (name, text, onclick) => make("button", { type: "button", "aria-label": `${name}: ${label}`, title: name, onclick }, text);
     const buttons = [button("Zoom in", "+", () => zoom(0.5)), button("Zoom out", "−", () => zoom(2)),
       button("Move left", "‹", () => move(-0.5)), button("Move right", "›", () => move(0.5)), button("Show all", "all", all)];
+    const told = make("p", { id: id + "-told", class: "told", "aria-live": "polite" }, "Choose a node to read it.");
+    chosen.watchers.push((i, from) => {
+      told.setAttribute("aria-live", from === id ? "polite" : "off"); // only one chart reads the node out
+      told.replaceChildren(...describe(i));
+      if (from !== id) reveal(i);
+      redraw();
+    });
     element.dataset.from = 0;
     element.dataset.to = end;
-    return { element, redraw, buttons, reveal, look };
+    return { element, told, buttons, redraw, reveal };
   }
 
-  return { canvas, windowed, drawTicks, AXIS };
+  return { canvas, windowed, makeChoice, ticks, drawTicks, AXIS };
 }

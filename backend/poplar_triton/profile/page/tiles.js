@@ -11,13 +11,11 @@ async function readTiles(text) {
   return [JSON.parse(await new Response(stream).text()), null];
 }
 
-function makeTiles(tools, tiles) {
+function makeTiles(tools, canvases, columns, tiles) {
   const { make, section, table, breakable, whole, percent, kib, seconds, colour } = tools;
-  const canvases = makeCanvases(tools);
   const { steps, variables, mappings } = tiles;
   const count = steps.name.length;
   const PAGE_ROWS = 100;
-  const PLOT = 170; // height in pixels of a chart over the steps
   const ALL = "all that a tile holds";
   const length = (i) => steps.sync[i] + steps.exchange[i] + steps.compute[i];
   const expand = (runs) => Float64Array.from(runs.flatMap(([number, value]) => Array(number).fill(value)));
@@ -26,11 +24,7 @@ function makeTiles(tools, tiles) {
     : each.planned_bytes < each.total_bytes ? `planned by ${percent(each.planned_bytes / each.total_bytes)}, the rest an average` : "planned");
   const option = (value, text) => make("option", { value }, text);
 
-  // The step that all charts show, and who is told of another one: `from` is the chart in which it was chosen.
-  const chosen = { step: null, watchers: [], choose(step, from) {
-    chosen.step = step;
-    for (const watcher of chosen.watchers) watcher(step, from);
-  } };
+  const chosen = canvases.makeChoice();
 
   function describe(i) {
     const vertex = steps.vertex[i] < 0 ? "no vertex" : steps.vertex_types[steps.vertex[i]];
@@ -169,48 +163,8 @@ function makeTiles(tools, tiles) {
 
   // Charts over the steps
 
-  // A canvas of a bar for each step, or the highest of those that share a pixel, over a band that `base(i)` gives.
-  function stepChart(id, label, value, shade, text, base = () => 0) {
-    const draw = (pen, width, tall, view) => {
-      canvases.drawTicks(pen, width, tall, view, (at) => whole(at + 1));
-      const floor = tall - canvases.AXIS, scale = width / (view.to - view.from);
-      const first = Math.floor(view.from), last = Math.min(count - 1, Math.ceil(view.to) - 1);
-      let top = 1;
-      for (let i = first; i <= last; i++) top = Math.max(top, value(i) + base(i));
-      const high = (amount) => amount / top * (floor - 18), baseShade = colour("weights"), valueShade = colour(shade);
-      const bar = (i, across, x) => {
-        const below = high(base(i)), above = high(value(i));
-        pen.fillStyle = baseShade;
-        pen.fillRect(x, floor - below, across, below);
-        pen.fillStyle = valueShade;
-        pen.fillRect(x, floor - below - above, across, above);
-      };
-      if (scale >= 1) for (let i = first; i <= last; i++) bar(i, Math.max(1, scale - (scale > 4 ? 1 : 0)), (i - view.from) * scale);
-      else for (let x = 0; x < width; x++) {
-        let highest = Math.min(last, Math.floor(view.from + x / scale));
-        for (let i = highest; i < Math.min(last + 1, view.from + (x + 1) / scale); i++) if (value(i) + base(i) > value(highest) + base(highest)) highest = i;
-        bar(highest, 1, x);
-      }
-      pen.fillStyle = colour("soft");
-      pen.fillText(`to ${text(top)}`, 2, 8);
-      if (chosen.step === null) return;
-      pen.fillStyle = colour("ink");
-      pen.fillRect((chosen.step + 0.5 - view.from) * scale - 1, 14, 2, floor - 14);
-    };
-    const told = make("p", { id: id + "-told", class: "told", "aria-live": "polite" });
-    const tell = (i) => told.replaceChildren(...(i === null ? ["Choose a node to read it."]
-      : [make("b", {}, `${i + 1} `, breakable(steps.name[i])), ` · ${steps.types[steps.type[i]]} · ${text(value(i))}`]));
-    const made = canvases.windowed(id, label, { height: PLOT, end: count, least: Math.min(count, 8), draw, count, find: (at) => Math.min(count - 1, Math.floor(at)),
-      span: (i) => [i, i + 1], chosen: () => chosen.step, choose: (i) => chosen.choose(i, id), hover: (i) => tell(i ?? chosen.step) });
-    chosen.watchers.push((i, from) => {
-      told.setAttribute("aria-live", from === id ? "polite" : "off"); // only one chart reads the node out
-      tell(i);
-      if (from !== id) made.reveal(i);
-      made.redraw();
-    });
-    tell(null);
-    return { ...made, told };
-  }
+  const stepChart = (id, label, layers) => columns(id, label, { count, layers, text: kib, unit: 1024, chosen,
+    describe: (i) => [make("b", {}, `${i + 1} `, breakable(steps.name[i])), ` · ${steps.types[steps.type[i]]} · ${kib(layers.at(-1)[2](i))}`] });
 
   function makeLiveness() {
     const isHeld = (v) => ["weight", "constant"].includes(variables.kinds[variables.kind[v]]);
@@ -218,8 +172,8 @@ function makeTiles(tools, tiles) {
     variables.name.forEach((_, v) => { if (isHeld(v)) held.set(variables.ipu[v], (held.get(variables.ipu[v]) || 0) + variables.bytes[v]); });
     const state = { words: "", from: 0, found: [] };
     const both = make("input", { type: "checkbox", id: "alive-held", onchange: () => { state.from = 0; chart.redraw(); refresh(); } });
-    const chart = stepChart("liveness", "Bytes alive on all tiles of an IPU while each node runs", (i) => steps.live_bytes[i], "live", kib,
-      (i) => (both.checked ? held.get(steps.ipu[i]) || 0 : 0));
+    const chart = stepChart("liveness", "Bytes alive on all tiles of an IPU while each node runs", [
+      ["weights", "weights", (i) => (both.checked ? held.get(steps.ipu[i]) || 0 : 0)], ["live", "live", (i) => steps.live_bytes[i]]]);
     const when = (step) => (step < 0 ? "before the first" : step >= count ? "until the end" : `${step + 1} ${steps.name[step]}`);
 
     // A variable's row. The most elements of a tile are in the first level of its mapping.
@@ -268,7 +222,7 @@ function makeTiles(tools, tiles) {
 
   function makeExchange() {
     if (!steps.received_fullest_bytes.some(Boolean)) return;
-    const chart = stepChart("exchange", "Bytes that the fullest tile receives in each node", (i) => steps.received_fullest_bytes[i], "exchange", kib);
+    const chart = stepChart("exchange", "Bytes that the fullest tile receives in each node", [["received", "exchange", (i) => steps.received_fullest_bytes[i]]]);
     const rows = tiles.hot_spots.map((each) => {
       const go = make("button", { type: "button", class: "link", onclick: () => { chosen.choose(each.step); chart.reveal(each.step, true); } }, breakable(steps.name[each.step] || "(no name)"));
       return [go, steps.types[steps.type[each.step]], kib(each.received_fullest_bytes), percent(each.share), "at most " + kib(steps.received_bytes[each.step]),

@@ -1,6 +1,6 @@
 // The timeline of compute sets: a row of nodes and a row of their supersteps for each IPU.
 "use strict";
-function makeTimeline({ make, section, colour, whole, seconds, short, inkOn, FURTHER }, canvases, tiles, chosen, describe) {
+function makeTimeline({ make, section, legend, colour, whole, seconds, short, inkOn, FURTHER }, canvases, tiles, chosen, describe) {
   const PHASES = ["sync", "exchange", "compute"];
   const SHADES = ["#2f6db3", ...FURTHER];
   const NARROW = 1.5; // nodes of fewer pixels share the column of a pixel
@@ -95,20 +95,10 @@ function makeTimeline({ make, section, colour, whole, seconds, short, inkOn, FUR
     }
   }
 
-  const told = make("p", { id: "timeline-told", class: "told", "aria-live": "polite" });
-  const tell = (i) => told.replaceChildren(...(i === null ? ["Choose a node to read it."] : describe(i)));
   const made = canvases.windowed("timeline", "Timeline of the nodes and their supersteps", {
     height: ipus.length * (NODES + PHASE + GAP) + canvases.AXIS, end, least: Math.min(end, 20), draw, find, count,
-    span: (i) => [steps.start[i], steps.start[i] + length(i)], chosen: () => chosen.step,
-    choose: (i) => chosen.choose(i, "timeline"), hover: (i) => tell(i ?? chosen.step),
+    span: (i) => [steps.start[i], steps.start[i] + length(i)], chosen, describe,
   });
-  chosen.watchers.push((i, from) => {
-    told.setAttribute("aria-live", from === "timeline" ? "polite" : "off");
-    tell(i);
-    if (from !== "timeline") made.reveal(i);
-    made.redraw();
-  });
-  tell(null);
 
   const missed = make("span", { class: "note", "aria-live": "polite" });
   // Zoom to the next node whose name or operator contains the words.
@@ -126,11 +116,9 @@ function makeTimeline({ make, section, colour, whole, seconds, short, inkOn, FUR
   };
   const search = make("input", { id: "timeline-search", type: "search", placeholder: "find a node, Enter for the next", "aria-label": "Find a node on the timeline",
     onkeydown: (event) => { if (event.key === "Enter") seek(event.target.value); } });
-  const legend = make("span", { class: "legend" }, ...PHASES.flatMap((phase) => [make("span", { class: "part", style: `background: var(--${phase})` }), phase + " "]));
   const several = ipus.length > 1 ? ` Rows from the top: ${ipus.map((ipu) => `IPU ${ipu}`).join(", ")}.` : "";
   section("steps", "Timeline of compute sets", `${whole(end)} cycles (${seconds(end / tiles.clock_hz)}) of the busiest tile. Drag to zoom, double-click to see all; `
     + "with the keyboard + and − zoom, the arrows go from node to node, with Shift they move. The upper row has the nodes, a colour for each operator; the lower row "
     + "the phases of their supersteps. The phases of a node are averages: its cycles spread evenly over its supersteps." + several,
-  make("div", { class: "bar" }, search, missed, make("span", { class: "grow" }), ...made.buttons), made.element, make("div", { class: "bar" }, legend), told);
-  return made;
+  make("div", { class: "bar" }, search, missed, make("span", { class: "grow" }), ...made.buttons), made.element, legend(PHASES.map((phase) => [phase, phase])), made.told);
 }
