@@ -92,6 +92,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/popart_building.py
 	$(BIN)/python benchmarks/dry_runs.py
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/many_models.py
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/overload.py
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)

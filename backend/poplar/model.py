@@ -16,7 +16,6 @@ import platform
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -30,6 +29,7 @@ from triton_poplar.parameters import BackendState
 
 from popef._tools.arrays import Array
 from popef._tools.text import escape
+from popef._tools.version import __version__
 
 if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
     from triton_poplar.instance_state import ModelInstanceState
@@ -352,13 +352,10 @@ class _Publisher:
 
 def _describe_build() -> dict[str, str]:
     """Return the labels of poplar_build_info."""
-    found = {}
-    for label, package in (("version", "poplar-triton"), ("onnxruntime", "onnxruntime")):
-        try:
-            found[label] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[label] = "unknown"  # not installed: it runs from a source folder
-    return {**found, "python": platform.python_version()}
+    import onnxruntime
+
+    versions = {"version": __version__, "onnxruntime": onnxruntime.__version__}
+    return {**versions, "python": platform.python_version()}
 
 
 def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:

@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from google import protobuf
 
 import popef
 from popef._tools.arrays import Array
@@ -43,6 +43,7 @@ from simipu.executable import Program
 from simipu.kernels import find_kernels, warn_of_none
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.private_folder import PrivateFolder, find_cache_folder
+from simipu.version import find_onnx_version
 
 MAX_ENTRIES, MAX_BYTES = 4096, 1 << 30
 MAX_ENTRY_BYTES = 1 << 27
@@ -223,11 +224,12 @@ def _digest_software() -> str:
 def _find_versions() -> dict[str, object]:
     """Return the versions of everything that lowers graphs, and when the files of this project
     changed: an installation from a work tree keeps its version."""
-    packages = {name: metadata.version(name) for name in ("onnx", "protobuf")}
     simipu = Path(__file__).parent
     folders = (simipu, simipu.parent / "onnxgraph", Path(popef.__path__[0]))
-    return packages | {
+    return {
         "format": _FORMAT,
+        "onnx": find_onnx_version(),
+        "protobuf": protobuf.__version__,
         "popef": __version__,
         "onnxruntime": onnxruntime.__version__,
         "numpy": np.__version__,
@@ -238,12 +240,13 @@ def _find_versions() -> dict[str, object]:
 
 
 def _iter_files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the names of the Python files and libraries in a folder, with their sizes and times."""
+    """Yield the names of the Python files and libraries in a folder, with their sizes and times, in
+    whole seconds: a layer of a container image holds no more."""
     for inside, _, names in os.walk(folder):
         for name in names:
             if name.endswith((".py", ".so")):
                 found = os.stat(path := os.path.join(inside, name))
-                yield path, found.st_size, found.st_mtime_ns
+                yield path, found.st_size, int(found.st_mtime)
 
 
 def _locate(value: Array) -> tuple[int, int] | None:

@@ -31,7 +31,6 @@ from popef._tools.channel import (
     encode_object,
 )
 from popef._tools.child import prepare
-from popef._tools.console import LineFormatter
 from popef._tools.memory import limit_memory, return_memory
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
@@ -385,6 +384,9 @@ class BranchedGraph:
 
 def serve(descriptor: int) -> None:
     """Answer the requests of the parent; this is the child's main function."""
+    # Imported here: it imports argparse, which only commands need.
+    from popef._tools.console import LineFormatter
+
     prepare(LineFormatter("simipu"))
     answer_requests(descriptor, _Answerer().answer)
 

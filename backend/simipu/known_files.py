@@ -13,19 +13,18 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
 import onnxruntime
 
 from simipu.private_folder import PrivateFolder, find_cache_folder
-from simipu.version import package_hash
+from simipu.version import find_onnx_version, package_hash
 
 MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
-_VERSIONS = f"1 {package_hash()} {metadata.version('onnx')} {onnxruntime.__version__}"
+_VERSIONS = f"1 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
 """Version of the entries' format and of the packages that load files; another version may take
 longer."""
 

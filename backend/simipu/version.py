@@ -1,9 +1,11 @@
-"""Version of the simulator's executables, and the text of PopRT's `--version`. Nothing else is
-imported, so that it is printed at once."""
+"""Versions of the simulator's executables and of `onnx`, and the text of PopRT's `--version`.
+Nothing else is imported, so that it is printed at once."""
 
 from __future__ import annotations
 
 import hashlib
+from importlib import util
+from pathlib import Path
 
 from popef._tools.version import __version__
 
@@ -21,6 +23,19 @@ def package_hash() -> str:
     return hashlib.sha1(
         f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False
     ).hexdigest()[:10]
+
+
+def find_onnx_version() -> str:
+    """Return the version of the package `onnx`, which is not imported: that takes 0.1 s."""
+    found = util.find_spec("onnx")
+    assert found is not None
+    assert found.origin is not None
+    for folder in Path(found.origin).parents[1].glob("onnx-*.dist-info"):
+        return folder.name
+    # Installed in an unusual way. Imported here: it takes 2 MiB.
+    from importlib import metadata
+
+    return metadata.version("onnx")
 
 
 def describe_poprt() -> str:

@@ -31,7 +31,7 @@ def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
             if util.find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")
             if name in (modules := _find_modules(package)):
-                found = getattr(import_module(modules[name]), name)
+                found = getattr(import_module(modules[name], package), name)
                 vars(sys.modules[package])[name] = found
                 return found
         names = _import_names(package)

@@ -15,6 +15,8 @@ import sys, popef
 assert "numpy" not in sys.modules
 from popef._tools.text import escape
 assert "numpy" not in sys.modules and "popef.public" not in sys.modules
+assert popef.DataType.__module__ == "popef.enums"
+assert "popef.writer" not in sys.modules and "popef.public" not in sys.modules
 assert popef.scan.Blob.__name__ == "Blob"
 assert not hasattr(popef, "Nothing")
 from popef import *
