@@ -116,6 +116,20 @@ class CompiledModel:
         """Number of runs that the chip has begun when the first of them ends: I/O tiles and
         pipelines overlap them."""
 
+    def read_weights(self) -> dict[str, Array]:
+        """Return the weights of the main programs by tensor, as views of the files (our
+        addition).
+
+        Weights that a load program would load, and that are in none of the files, are missing.
+        """
+        data = {tensor.info.name(): tensor for tensor in self.popef_model.tensors}
+        weights = {each.name: each.array() for each in self.executable.constants}
+        for index in self.popef_model.metadata.programFlow().load():
+            for stream in self.executable.program(index).streams:
+                if stream.tensor in data:
+                    weights[stream.tensor] = np.asarray(data[stream.tensor].data())
+        return weights
+
     def getUserInputAnchors(self) -> list[popef.Anchor]:
         """Return the anchors that every run of the main programs reads from the user, without
         frozen inputs."""

@@ -1,4 +1,5 @@
-"""The `poplar-triton` command: serve, tfserving, build, demo, profile, compare, install, doctor.
+"""The `poplar-triton` command: serve, tfserving, demo, build, profile, compare, export,
+install, doctor.
 
 The supervisor of `serve` runs as long as the server. So a command imports its modules itself, and
 only the called command adds its arguments. This keeps numpy and ONNX Runtime out of the supervisor.
@@ -48,8 +49,9 @@ def _find_model_errors() -> tuple[type[Exception], ...]:
     """Return the errors of commands that read or run models themselves."""
     from model_runtime import ModelRuntimeError
     from simipu.errors import SimIpuError
+    from triton_poplar.errors import ModelConfigError
 
-    return ModelRuntimeError, SimIpuError
+    return ModelConfigError, ModelRuntimeError, SimIpuError
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -190,6 +192,13 @@ def _add_compare(add: Add) -> None:
     command.add_arguments(add(command.run, text, command.EXAMPLES))
 
 
+def _add_export(add: Add) -> None:
+    from poplar_triton.export import command
+
+    text = "write a model for Triton's onnxruntime or openvino backend, or as plain ONNX"
+    command.add_arguments(add(command.run, text, command.EXAMPLES))
+
+
 def _add_install(add: Add) -> None:
     text = "install the backend into an existing Triton server"
     put = add(_install, text, ("poplar-triton install /opt/tritonserver/backends",))
@@ -215,6 +224,7 @@ _COMMANDS: dict[str, Callable[[Add], None]] = {
     "build": _add_build,
     "profile": _add_profile,
     "compare": _add_compare,
+    "export": _add_export,
     "install": _add_install,
     "doctor": _add_doctor,
 }

@@ -24,3 +24,7 @@ class ServerError(CommandError):
 
 class RecipeError(CommandError):
     """Error of a recipe that is wrong, or whose model cannot be fetched or compiled."""
+
+
+class ExportError(CommandError):
+    """Error of a model that cannot be exported, or of a place that it cannot be written to."""

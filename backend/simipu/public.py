@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from simipu.computed import ORT_ERRORS as ORT_ERRORS
 from simipu.computed import GraphOptions as GraphOptions
 from simipu.computed import Lowered as Lowered
+from simipu.computed import inline_weights as inline_weights
 from simipu.computed import make_graph as make_graph
 from simipu.demand import count_all_operations as count_all_operations
 from simipu.demand import measure as measure
@@ -51,6 +52,7 @@ from simipu.libraries import registered_libraries as registered_libraries
 from simipu.library_operators import register_library as register_library
 from simipu.numerics.options import Numerics as Numerics
 from simipu.program_graphs import lower_model as lower_model
+from simipu.program_graphs import lower_program as lower_program
 from simipu.program_graphs import read_graph as read_graph
 from simipu.streams import Direction as Direction
 from simipu.streams import Stream as Stream

@@ -395,6 +395,9 @@ model."""
 _FOREIGN_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
 """Parameters that Triton's Python backend reads itself, or that are never read."""
 
+OWN_PARAMETERS = frozenset((*(each.name for each in fields(Parameters)), *_FOREIGN_PARAMETERS))
+"""Parameters that no other backend reads."""
+
 
 def describe_parameters(table: type[Parameters | BackendOptions] = Parameters) -> str:
     """Return the table for the documentation."""

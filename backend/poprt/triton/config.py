@@ -131,7 +131,8 @@ def _triton_type(info: popef.TensorInfo) -> str:
 
 def encode_config(config: ModelConfig) -> str:
     """Return the text of config.pbtxt, with the fields in a readable order."""
-    return "".join(_encode_field(config, field) for field in _ORDER)
+    others = [each.name for each, _ in config.ListFields() if each.name not in _ORDER]
+    return "".join(_encode_field(config, field) for field in (*_ORDER, *others))
 
 
 def _encode_field(config: ModelConfig, field: str) -> str:

@@ -1,0 +1,214 @@
+"""Comparison of an exported model, run by its own engine, with this project's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from model_runtime import Session
+from poprt.calibration import iter_made_up
+from simipu import Direction, RunError, read_static
+
+from popef._tools.arrays import Array
+from poplar_triton.errors import ExportError
+from poplar_triton.export.source import Port, Source
+
+Answers = dict[str, Array]
+Run = Callable[[Answers], Answers]
+"""Function that computes the outputs of a request, by the names that clients use."""
+FLOAT_LIMIT, HALF_LIMIT = 1e-4, 2.0**-8
+"""Maximum difference of an output, relative to its largest value: engines add in different orders,
+and a half that falls on the other side of a tie differs by 2^-10 of itself."""
+_MIN_ROWS = 15
+
+
+@dataclass(slots=True)
+class Difference:
+    """Greatest difference of each output, relative to its largest value, over all requests."""
+
+    worst: dict[str, float]
+    num_rows: int = 0
+
+    @property
+    def greatest(self) -> float:
+        """Greatest of all."""
+        return max(self.worst.values(), default=0.0)
+
+    def find_fault(self, dtypes: Mapping[str, np.dtype[Any]]) -> str:
+        """Return the first output that differs by more than its type allows, or ""."""
+        limits = {"f2": HALF_LIMIT, "f4": FLOAT_LIMIT, "f8": FLOAT_LIMIT}
+        for name, found in self.worst.items():
+            limit = limits.get(dtypes[name].str[1:], 0.0)
+            if not found <= limit:
+                return (
+                    f"output {name!r}: expected a difference of at most {limit:g}, found {found:g}"
+                )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Difference between an exported model and this project's runtime: with the same rounding, and
+    with that of the served model if it is another one."""
+
+    engine: str
+    same: Difference
+    served: Difference | None
+
+
+def compare(source: Source, engine: str, run: Run, numerics: str) -> Comparison:
+    """Compare an exported model on generated requests.
+
+    Raises ExportError if an answer differs by more than the engines' order of additions explains,
+    and if the model rejects all generated requests.
+    """
+    served = source.state.parameters.sim_numerics
+    twin = source.session if served == numerics else source.open_session(numerics)
+    requests = list(_iter_requests(source))
+    answers = [run(request) for request in requests]
+    same = _measure(source, twin, requests, answers)
+    dtypes = {port.name: np.dtype(port.stream.dtype) for port in source.outputs}
+    if fault := same.find_fault(dtypes):
+        raise ExportError(
+            f"model {source.name!r}, computed by {engine}, differs from this project's runtime: "
+            f"{fault} (of the output's largest value); --no-check writes it without a comparison"
+        )
+    other = None if twin is source.session else _measure(source, source.session, requests, answers)
+    return Comparison(engine, same, other)
+
+
+def open_onnx(file: Path, threads: int) -> tuple[str, Run]:
+    """Return ONNX Runtime's name, and a function that runs the model of a file with it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    try:
+        session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
+    except Exception as error:  # its classes have no common base
+        raise ExportError(f"ONNX Runtime cannot load the exported model: {error}") from error
+    names = [each.name for each in session.get_outputs()]
+
+    def run(request: Answers) -> Answers:
+        return dict(zip(names, session.run(names, request), strict=True))
+
+    return f"ONNX Runtime {onnxruntime.__version__}", run
+
+
+def _iter_requests(source: Source) -> Iterator[Answers]:
+    """Yield requests as clients send them: whole batches, and if possible one row, and one more
+    than a batch."""
+    program, batch = source.program, source.program.batch_size
+    streams = [each for each in program.streams if each.direction is Direction.HOST_TO_DEVICE]
+    made = [
+        {each.tensor: values[each.tensor].astype(each.dtype) for each in streams}
+        for values in iter_made_up(read_static(program), streams, batch, _MIN_ROWS)
+    ]
+    accepted = [each for each in made if _is_accepted(source, each)]
+    if not accepted:
+        raise ExportError(
+            f"model {source.name!r} rejects all generated inputs, so that no answers can be "
+            "compared; --no-check writes it without a comparison"
+        )
+    for each in accepted:
+        yield {port.name: _to_wire(port, each[port.stream.tensor]) for port in source.inputs}
+    if source.is_open and batch > 1 and source.inputs:
+        for count in (1, batch + 1):
+            numbers = np.arange(count) % batch
+            yield {
+                port.name: _to_wire(
+                    port,
+                    accepted[0][port.stream.tensor].take(numbers, port.stream.batch_axis),
+                )
+                for port in source.inputs
+            }
+
+
+def _is_accepted(source: Source, made: Mapping[str, Array]) -> bool:
+    """Return whether the model computes inputs: random indices may lie outside of a table that
+    another input selects."""
+    request = {port.name: _to_wire(port, made[port.stream.tensor]) for port in source.inputs}
+    try:
+        _answer(source, source.session, request)
+    except RunError:
+        return False
+    return True
+
+
+def _to_wire(port: Port, value: Array) -> Array:
+    """Return a tensor of the graph in the shape that a request has."""
+    if len(port.wire_shape) == value.ndim:
+        return value
+    return value.reshape(_sizes(port.wire_shape, value))
+
+
+def _sizes(shape: tuple[int, ...], value: Array) -> tuple[int, ...]:
+    """Return a shape with its open axis settled."""
+    return shape if value.size else tuple(max(0, size) for size in shape)
+
+
+def _answer(source: Source, session: Session, request: Mapping[str, Array]) -> Answers:
+    """Return this project's answers to a request, in the shapes of the graph."""
+    batched = bool(source.program.batch_size)
+    rows = {}
+    for port in source.inputs:
+        value = request[port.name].reshape(_sizes(port.shape, request[port.name]))
+        anchor = source.state.inputs[port.name].anchor
+        rows[anchor] = np.moveaxis(value, port.stream.batch_axis, 0) if batched else value[None]
+    found = session.run(rows)
+    answers = {}
+    for port in source.outputs:
+        value = found[source.state.outputs[port.name].anchor]
+        answers[port.name] = np.moveaxis(value, 0, port.stream.batch_axis) if batched else value[0]
+    return answers
+
+
+def _measure(
+    source: Source, session: Session, requests: list[Answers], answers: list[Answers]
+) -> Difference:
+    difference = Difference(dict.fromkeys((port.name for port in source.outputs), 0.0))
+    for request, found in zip(requests, answers, strict=True):
+        expected = _answer(source, session, request)
+        for port in source.outputs:
+            value = expected[port.name]
+            given = found[port.name]
+            if given.size != value.size or given.dtype != value.dtype:
+                raise ExportError(
+                    f"output {port.name!r}: expected {value.dtype} of shape {value.shape}, found "
+                    f"{given.dtype} of shape {given.shape}"
+                )
+            worst = difference.worst[port.name]
+            difference.worst[port.name] = max(
+                worst, measure_difference(given.reshape(value.shape), value)
+            )
+        difference.num_rows += _count_rows(source, request)
+    return difference
+
+
+def _count_rows(source: Source, request: Mapping[str, Array]) -> int:
+    port = next(iter(source.inputs), None)
+    if port is None or not source.program.batch_size:
+        return 1
+    return int(request[port.name].size // max(1, int(np.prod(port.stream.row_shape))))
+
+
+def measure_difference(found: Array, expected: Array) -> float:
+    """Return the greatest difference of two arrays over the largest finite value of the second.
+
+    Equal values, NaN and infinities included, have none. One that is finite on one side only is
+    infinitely far.
+    """
+    equal = (found == expected) | ((found != found) & (expected != expected))
+    if equal.all():
+        return 0.0
+    if expected.dtype.kind not in "fiu":
+        return np.inf
+    wide, other = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(wide)
+    if not (finite & np.isfinite(other))[~equal].all():
+        return np.inf
+    largest = float(np.abs(wide[finite]).max())
+    greatest = float(np.abs(wide - other)[~equal].max())
+    return greatest / largest if largest else np.inf

@@ -1,0 +1,179 @@
+"""Exported graph: the computed graph of a model without kernels, with the names and shapes that
+clients use.
+
+The computed graph is in float; with the numerics exact it also rounds where the chip does, by
+standard operators. Weights that are halves or 8-bit floats in the file are float in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import onnx
+from onnx import helper
+from onnxgraph import (
+    STANDARD_DOMAINS,
+    Chain,
+    find_opset,
+    forget_values,
+    fresh_name,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    keep_opsets,
+    name_nodes,
+    rename,
+    replace_nodes,
+    used_names,
+)
+from simipu import inline_weights, lower_program
+from simipu.numerics import KernelUse
+from triton_poplar.sessions import make_graph_options
+
+from popef._tools.text import escape
+from poplar_triton.errors import ExportError
+from poplar_triton.export.source import ROWS, Source
+
+EXACT, FAST = "exact", "fast"
+ORT_DOMAIN = "com.microsoft"
+"""Domain of the operators that only ONNX Runtime has."""
+_ROWS_NAME = "rows"
+_MAX_NAMED = 5
+_TANH_SCALE, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+"""Constants of Gelu's tanh formula."""
+
+
+def make_exported(source: Source, numerics: str, domains: Iterable[str] = ()) -> onnx.ModelProto:
+    """Return the model as ONNX with its weights inside.
+
+    Its operators are those of the standard, and of `domains`. Raises ExportError that names the
+    nodes with others.
+    """
+    options = make_graph_options(source.state)
+    lowered = lower_program(
+        source.program,
+        source.session.read_weights(),
+        options,
+        source.session.executable.numerics if numerics == EXACT else None,
+        KernelUse.NONE,
+    )
+    model = inline_weights(lowered)
+    allowed = (*STANDARD_DOMAINS, *domains)
+    if ORT_DOMAIN not in allowed:
+        _expand(model.graph)
+    forget_values(model.graph)
+    _settle_ports(model.graph, source)
+    name_nodes(model.graph)
+    _check_operators(model, allowed, source.name)
+    keep_opsets(model, {node.domain for node in iter_nodes(model.graph)} | {""})
+    model.graph.name = source.name
+    return model
+
+
+def _check_operators(model: onnx.ModelProto, allowed: Iterable[str], name: str) -> None:
+    """Raise ExportError for operators of other domains, and for those that the standard added after
+    the model's opset, which only ONNX Runtime would compute."""
+    opset, allows_late = find_opset(model), ORT_DOMAIN in allowed
+    found = []
+    for node in iter_nodes(model.graph):
+        is_standard = node.domain in STANDARD_DOMAINS
+        late = is_standard and not allows_late and not onnx.defs.has(node.op_type, opset)
+        if node.domain not in allowed or late:
+            domain = node.domain or f"opset {opset}"
+            found.append(f"{node.name!r} ({node.op_type} of {domain})")
+    if found:
+        more = "" if len(found) <= _MAX_NAMED else f" and {len(found) - _MAX_NAMED} more"
+        raise ExportError(
+            escape(
+                f"model {name!r}: expected operators of the ONNX standard, found "
+                f"{', '.join(found[:_MAX_NAMED])}{more}; export the source model without them, or "
+                "serve it here"
+            )
+        )
+
+
+def _settle_ports(graph: onnx.GraphProto, source: Source) -> None:
+    """Give the graph's inputs and outputs the names and shapes of requests."""
+    ports = (*source.inputs, *source.outputs)
+    reshaped = [port for port in ports if port.shape != port.wire_shape]
+    _rename_all(graph, {port.stream.tensor: port.name for port in ports})
+    nodes = list(graph.node)
+    taken = {*iter_defined(graph), *used_names(graph)}
+    renames = {port.name: fresh_name(f"{port.name}/whole", taken) for port in reshaped}
+    rename(graph, renames)
+    before, after = Chain(fresh_name("requests", taken)), Chain(fresh_name("responses", taken))
+    for port in reshaped:
+        if port in source.inputs:
+            before.add_as(renames[port.name], "Reshape", port.name, before.shape(port.shape))
+        else:
+            sizes = after.shape(port.wire_shape)
+            after.add_as(port.name, "Reshape", renames[port.name], sizes)
+    replace_nodes(graph, [*before.nodes, *nodes, *after.nodes])
+    shapes = {port.name: port.wire_shape for port in ports}
+    for value in (*graph.input, *graph.output):
+        value.CopyFrom(_describe(value, shapes[value.name]))
+
+
+def _describe(value: onnx.ValueInfoProto, shape: Iterable[int]) -> onnx.ValueInfoProto:
+    sizes = [_ROWS_NAME if size == ROWS else size for size in shape]
+    return helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, sizes)
+
+
+def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors of the graph; another tensor that has such a name already gets a new one."""
+    renames = {old: new for old, new in names.items() if old != new}
+    taken = {*iter_defined(graph), *used_names(graph)}
+    for name in [*renames.values()]:
+        if name in taken and name not in renames:
+            renames[name] = fresh_name(name, {*taken, *renames.values()})
+    rename(graph, renames)
+    for each in (*graph.input, *graph.output, *graph.initializer):
+        each.name = renames.get(each.name, each.name)
+
+
+def _expand(graph: onnx.GraphProto) -> None:
+    """Replace ONNX Runtime's operators for Gelu, here and in bodies, by their formulas."""
+    for node in graph.node:
+        for body in iter_bodies(node):
+            _expand(body)
+    nodes = []
+    for node in graph.node:
+        formula = _FORMULAS.get(node.op_type) if node.domain == ORT_DOMAIN else None
+        if formula is None:
+            nodes.append(node)
+            continue
+        chain = Chain(f"{node.output[0]}/gelu")
+        formula(chain, node)
+        nodes += chain.nodes
+    replace_nodes(graph, nodes)
+
+
+def _add_gelu(chain: Chain, node: onnx.NodeProto) -> None:
+    """Add x / 2 * (1 + erf(x / sqrt(2)))."""
+    source = node.input[0]
+    scaled = chain.add("Mul", source, chain.constant(math.sqrt(0.5)))
+    _finish_gelu(chain, node, chain.add("Erf", scaled))
+
+
+def _add_fast_gelu(chain: Chain, node: onnx.NodeProto) -> None:
+    """Add x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), for x with the bias."""
+    if len(node.input) > 1 and node.input[1]:
+        node.input[0] = chain.add("Add", *node.input)
+    source = node.input[0]
+    cube = chain.add("Mul", chain.add("Mul", source, source), source)
+    inner = chain.add("Add", source, chain.add("Mul", cube, chain.constant(_TANH_CUBE)))
+    inner = chain.add("Mul", inner, chain.constant(_TANH_SCALE))
+    _finish_gelu(chain, node, chain.add("Tanh", inner))
+
+
+def _finish_gelu(chain: Chain, node: onnx.NodeProto, share: str) -> None:
+    """Add x / 2 * (1 + share)."""
+    half = chain.add("Mul", node.input[0], chain.constant(0.5))
+    chain.add_as(node.output[0], "Mul", half, chain.add("Add", share, chain.constant(1.0)))
+
+
+_FORMULAS: Mapping[str, Callable[[Chain, onnx.NodeProto], None]] = {
+    "Gelu": _add_gelu,
+    "FastGelu": _add_fast_gelu,
+}
