@@ -128,8 +128,10 @@ def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         if name in taken and name not in renames:
             renames[name] = fresh_name(name, {*taken, *renames.values()})
     rename(graph, renames)
-    for each in (*graph.input, *graph.output, *graph.initializer):
-        each.name = renames.get(each.name, each.name)
+    for value in (*graph.input, *graph.output):
+        value.name = renames.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = renames.get(tensor.name, tensor.name)
 
 
 def _expand(graph: onnx.GraphProto) -> None:
