@@ -14,8 +14,7 @@ from typing import Any
 import onnx
 from onnxgraph import ModelWriter, find_opset, write_with_data
 from poprt.cli import LIMITS, supervised
-from poprt.triton import make_scratch_folder
-from poprt.triton.config import encode_config
+from poprt.triton import encode_config, make_scratch_folder
 from simipu.numerics import QUARTERS
 
 from popef._tools.arguments import Parser, positive

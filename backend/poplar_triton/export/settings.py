@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from poprt.triton.config import ModelConfig, new_config
+from poprt.triton import ModelConfig, new_config
 from triton_poplar.parameters import OWN_PARAMETERS
 
 from popef._tools.text import escape

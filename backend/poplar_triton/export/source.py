@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 from model_runtime import Session
-from poprt.triton.config import ModelConfig, new_config, read_config
+from poprt.triton import ModelConfig, new_config, read_config
 from simipu import Program, Stream
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.sessions import load_session
