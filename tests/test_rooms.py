@@ -16,7 +16,8 @@ FILES = sorted(
 )
 REASONS = {
     "it loads without ONNX Runtime": """
-        simipu.errors simipu.target simipu.forks simipu.placement simipu.version
+        simipu.accelerators simipu.errors simipu.target simipu.forks simipu.placement
+        simipu.version
     """,
     "it runs a C compiler, which only installations need": "simipu.kernels.build",
     "a process of the server loads only the parts of the backend that it needs": """

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
-from simipu import FORKS, GraphOptions
+from simipu import FORKS, GraphOptions, choose_accelerator
 
 import popef
 from model_runtime.descriptions import DataDesc, FusedRequests, describe_anchor, describe_tensors
@@ -27,6 +27,7 @@ from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 
 NO_BATCHING_DIM = 0xFFFFFFFF
+_NUMERICS = ("exact", "fast")
 """Default of `batching_dim`: a request holds whole compiled batches."""
 NEVER_NS = 2**63 - 1
 
@@ -63,6 +64,11 @@ class ModelRunnerConfig:
         join_dependent_rows: see SessionConfig (ours).
         index_check: effect of an index outside of its table, "error" or "clamp"; see
             simipu.GraphOptions (ours).
+        numerics: "exact" rounds half and fp8 as the chip does, "fast" computes in fp32 (ours).
+        accelerator: what computes the model instead of ONNX Runtime's CPU kernels: "openvino",
+            "cuda" or "tensorrt"; "" means these kernels (ours).
+        accelerator_options: parameters of the accelerator by name, as in a config.pbtxt (ours).
+        accelerator_fallback: whether the CPU kernels compute what the accelerator cannot (ours).
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
@@ -87,8 +93,13 @@ class ModelRunnerConfig:
     memory_bytes: int = 0
     join_dependent_rows: bool = False
     index_check: str = "error"
+    numerics: str = "exact"
+    accelerator: str = ""
+    accelerator_options: Mapping[str, str] = field(default_factory=dict)
+    accelerator_fallback: bool = False
     OURS: ClassVar = tuple(
-        "num_threads load_seconds memory_bytes join_dependent_rows index_check".split()
+        "num_threads load_seconds memory_bytes join_dependent_rows index_check numerics "
+        "accelerator accelerator_options accelerator_fallback".split()
     )
     """Names of the fields that the real class lacks."""
 
@@ -239,6 +250,26 @@ class PopefPaths(tuple[str, ...]):
         return super().__new__(cls, [fspath(path) for path in paths])
 
 
+def _make_graph_options(config: ModelRunnerConfig) -> GraphOptions:
+    if config.numerics not in _NUMERICS:
+        raise ModelRuntimeError(
+            f"numerics: expected {' or '.join(_NUMERICS)}, found {config.numerics!r}"
+        )
+    options = {name: str(value) for name, value in config.accelerator_options.items()}
+    return GraphOptions(
+        num_threads=config.num_threads,
+        limit_seconds=host_sync_timeout_seconds(),
+        ready_seconds=config.load_seconds,
+        memory_bytes=config.memory_bytes or usable_memory_bytes(),
+        exact=config.numerics == "exact",
+        index_check=config.index_check,
+        accelerators=(choose_accelerator(config.accelerator, options),)
+        if config.accelerator
+        else (),
+        falls_back=config.accelerator_fallback,
+    )
+
+
 class ModelRunner:
     """Runner of a model for any number of threads. `close` it, or use it in a `with`.
 
@@ -274,13 +305,7 @@ class ModelRunner:
             check_package_hash=config.check_package_hash,
             policy=LaunchPolicy.Deferred,
             wait_config=config.device_wait_config,
-            graph_options=GraphOptions(
-                num_threads=config.num_threads,
-                limit_seconds=host_sync_timeout_seconds(),
-                ready_seconds=config.load_seconds,
-                memory_bytes=config.memory_bytes or usable_memory_bytes(),
-                index_check=config.index_check,
-            ),
+            graph_options=_make_graph_options(config),
             join_dependent_rows=config.join_dependent_rows,
             auto_reset=config.auto_reset,
             batch_axis=None if config.batching_dim == NO_BATCHING_DIM else config.batching_dim,

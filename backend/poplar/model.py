@@ -108,8 +108,10 @@ class TritonPythonModel:
 
         self._make_request = Request
         version_folder = Path(args["model_repository"], args["model_version"])
+        on_gpu = args["model_instance_kind"] == "GPU"
+        gpu = int(args["model_instance_device_id"]) if on_gpu else None
         self._state = ModelState(
-            json.loads(args["model_config"]), version_folder, BackendState.of_server()
+            json.loads(args["model_config"]), version_folder, BackendState.of_server(), gpu
         )
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}

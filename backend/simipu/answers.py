@@ -41,6 +41,7 @@ _ERRORS: tuple[type[errors.SimIpuError], ...] = (
     errors.RunMemoryError,
     errors.DeviceLostError,
     errors.RunTimeoutError,
+    errors.AcceleratorError,
 )
 
 

@@ -21,6 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 from simipu import errors
+from simipu.accelerators import ChosenAccelerator
 from simipu.arenas import ARENAS
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.libraries import OperatorLibrary, registered_libraries
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     import onnx
 
 Weights = Mapping[str, Array]
+Provider = str | tuple[str, dict[str, str]]
+"""An execution provider of ONNX Runtime, or one with its options."""
+CPU_PROVIDER = "CPUExecutionProvider"
 
 ORT_ERRORS = (
     ort_errors.EPFail,
@@ -87,7 +91,9 @@ class GraphOptions:
     at run time and outside of its table (Gather, GatherElements, GatherND): "error" ends the run,
     "clamp" takes the nearest element. libraries: custom-operator libraries; the default is those of
     the process. caches: take the lowered graph from the user's cache, and write it there
-    (`graph_cache`); graphs with custom operators are never cached.
+    (`graph_cache`); graphs with custom operators are never cached. accelerators: what computes the
+    graph instead of ONNX Runtime's CPU kernels, in the order of priority (`accelerated`).
+    falls_back: compute on these kernels what an accelerator cannot; else loading fails.
     """
 
     num_threads: int = 0
@@ -101,6 +107,8 @@ class GraphOptions:
     index_check: str = "error"
     libraries: tuple[OperatorLibrary, ...] = field(default_factory=registered_libraries)
     caches: bool = False
+    accelerators: tuple[ChosenAccelerator, ...] = ()
+    falls_back: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MAX_THREADS:
@@ -163,13 +171,22 @@ class OrtGraph:
     """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
 
     def __init__(
-        self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True
+        self,
+        model: bytes,
+        weights: Weights,
+        options: GraphOptions,
+        *,
+        fold: bool = True,
+        providers: Sequence[Provider] = (CPU_PROVIDER,),
+        entries: Mapping[str, str] | None = None,
     ) -> None:
         # ONNX Runtime reads the arrays in place, so they must live as long as the session.
         self._weights = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()
         }
         session_options = _session_options(self._weights, options)
+        for key, value in (entries or {}).items():
+            session_options.add_session_config_entry(key, value)
         left_out = _BROKEN_OPTIMIZERS if fold else ["ConstantFolding", *_BROKEN_OPTIMIZERS]
         loading = _Loading(session_options)
         WATCHDOG.begin(loading, options.ready_seconds)
@@ -178,7 +195,7 @@ class OrtGraph:
                 self._session = onnxruntime.InferenceSession(
                     model,
                     session_options,
-                    providers=["CPUExecutionProvider"],
+                    providers=providers,
                     disabled_optimizers=left_out,
                     enable_fallback=0,  # the fallback prints, and tries again
                 )
@@ -193,6 +210,8 @@ class OrtGraph:
             WATCHDOG.end(loading)
         # Without the checks of ONNX Runtime's Python class, which take a third of a small run.
         self._run = self._session._sess.run  # noqa: SLF001
+        self.providers: list[str] = self._session.get_providers()
+        """Names of the providers that compute: ONNX Runtime omits one that it cannot start."""
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
         self._run_options = onnxruntime.RunOptions()
         self._cancelled = False
@@ -241,13 +260,16 @@ class Lowered:
     """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
     `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be
     cancelled. `reads`: the program's weights that the graph reads, or whose values it holds.
-    `rounds`: results are rounded to half or fp8, which is slow without kernels."""
+    `rounds`: results are rounded to half or fp8, which is slow without kernels. `index_faults`:
+    outputs that are above 0 if an index was out of range, with the title of the node that reads by
+    it (`clamp_indices`)."""
 
     model: bytes
     weights: Mapping[str, Array]
     fold: bool = True
     reads: Sequence[str] = ()
     rounds: bool = False
+    index_faults: Mapping[str, str] = field(default_factory=dict)
 
 
 def use_kernels() -> KernelUse:

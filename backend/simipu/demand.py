@@ -85,6 +85,18 @@ def measure(inferred: onnx.ModelProto) -> Demand:
     )
 
 
+def bound_bytes(inferred: onnx.ModelProto) -> int | None:
+    """Return the bytes of all tensors that one run of a model makes; None if a shape is unknown, or
+    if the model has bodies, which may run any number of times."""
+    graph = inferred.graph
+    if any(True for node in graph.node for _ in iter_any_bodies(node)):
+        return None
+    _, sizes = _find_shapes(graph)
+    made = [name for node in graph.node for name in node.output if name]
+    made += [value.name for value in graph.input]
+    return sum(sizes[name] for name in made) if sizes.keys() >= set(made) else None
+
+
 def _iter_graphs(
     graph: onnx.GraphProto, is_main: bool = True
 ) -> Iterator[tuple[onnx.GraphProto, bool]]:

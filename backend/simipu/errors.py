@@ -42,6 +42,11 @@ class LoadMemoryError(LoadError):
     """An executable needs more memory than its limit allows."""
 
 
+class AcceleratorError(LoadError):
+    """An accelerator is not known, not installed, or cannot compute a graph. The message names what
+    it lacks."""
+
+
 class RunError(SimIpuError):
     """A program run failed: a stream is not connected or delivered another shape than its own, or
     an operator rejected its values. The state of the device is unchanged."""

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ from popef._tools.child import prepare
 from popef._tools.memory import limit_memory, return_memory
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
+from simipu.accelerators import OpenVinoUse
 from simipu.answers import (
     AnswerError,
     decode_arrays,
@@ -118,6 +119,14 @@ def _open_here(
     numerics: Numerics | None,
     label: str,
 ) -> ComputedGraph:
+    """Open a graph in this process, on its accelerators or, without or if it may fall back, on the
+    CPU kernels."""
+    if options.accelerators:
+        graph = _open_accelerated(program, weights, options, numerics, label)
+        if graph is not None:
+            return graph
+        options = replace(options, accelerators=())
+
     def lower(kernels: KernelUse) -> Lowered:
         return _lower(program, weights, options, numerics, kernels)
 
@@ -130,6 +139,31 @@ def _open_here(
     graph = open_lowered(cached.lower, options, label)
     cached.store()
     return graph
+
+
+def _open_accelerated(
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    label: str,
+    *,
+    is_confined: bool = False,
+) -> ComputedGraph | None:
+    """Return the graph on its accelerators, or None if it falls back. `is_confined`: this is an
+    isolated child process."""
+    if OpenVinoUse.is_fork and not options.accelerators[0].entry.on_gpu:
+        return IsolatedGraph(label, program, weights, options, numerics)
+    # Imported here: it imports onnx, and few models have accelerators.
+    from simipu.accelerated import open_accelerated
+
+    try:
+        return open_accelerated(program, weights, options, numerics, label, is_confined=is_confined)
+    except errors.AcceleratorError as error:
+        if not options.falls_back:
+            raise
+        _log.warning("%s; the CPU kernels of ONNX Runtime compute it", error)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +469,11 @@ def _open_in_child(
         return None
     if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
         return _refer(source)
+    if options.accelerators:
+        graph = _open_accelerated(source, weights, options, numerics, label, is_confined=True)
+        if graph is not None:
+            return graph
+        options = replace(options, accelerators=())
     try:
         lowered = _lower(source, weights, options, numerics, use_kernels())
         return make_graph(lowered, options, label)

@@ -41,9 +41,10 @@ class LoadLimits:
         return other.seconds <= self.seconds and other.memory_bytes <= self.memory_bytes
 
 
-def digest_files(files: Sequence[Path]) -> str:
-    """Return a digest of the contents of files, in their order. Raises OSError."""
-    whole = hashlib.sha256(_VERSIONS.encode())
+def digest_files(files: Sequence[Path], engine: str = "") -> str:
+    """Return a digest of the contents of files, in their order, and of the engine that loads them
+    besides ONNX Runtime. Raises OSError."""
+    whole = hashlib.sha256((_VERSIONS + engine).encode())
     piece = memoryview(bytearray(_PIECE_BYTES))
     for file in files:
         digest = hashlib.sha256()
@@ -54,10 +55,11 @@ def digest_files(files: Sequence[Path]) -> str:
     return whole.hexdigest()
 
 
-def digest_places(files: Sequence[Path]) -> str:
-    """Return a digest of the paths of files and of when they changed. Only the machine's owner can
-    choose these. It identifies files whose contents were checked before. Raises OSError."""
-    whole = hashlib.sha256(f"places {_VERSIONS}".encode())
+def digest_places(files: Sequence[Path], engine: str = "") -> str:
+    """Return a digest of the paths of files, of when they changed, and of the engine. Only the
+    machine's owner can choose these. It identifies files whose contents were checked before. Raises
+    OSError."""
+    whole = hashlib.sha256(f"places {_VERSIONS}{engine}".encode())
     for file in files:
         found = os.stat(file)
         facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -82,21 +84,21 @@ class KnownFiles:
         found = self._read(digest)
         return found is not None and limits.covers(found)
 
-    def have_loaded(self, files: Sequence[Path], limits: LoadLimits) -> bool:
-        """Return whether these files, or others with the same contents, were loaded within limits
-        as tight as `limits`. Raises OSError for files that cannot be read."""
-        if self.is_known(digest_places(files), limits):
+    def have_loaded(self, files: Sequence[Path], limits: LoadLimits, engine: str = "") -> bool:
+        """Return whether these files, or others with the same contents, were loaded by `engine`
+        within limits as tight as `limits`. Raises OSError for files that cannot be read."""
+        if self.is_known(digest_places(files, engine), limits):
             return True
-        if not self.is_known(digest_files(files), limits):
+        if not self.is_known(digest_files(files, engine), limits):
             return False
-        self.remember(digest_places(files), limits)
+        self.remember(digest_places(files, engine), limits)
         return True
 
-    def remember_files(self, files: Sequence[Path], limits: LoadLimits) -> None:
-        """Note that these files were loaded within `limits`. Raises OSError for files that cannot
-        be read."""
-        self.remember(digest_files(files), limits)
-        self.remember(digest_places(files), limits)
+    def remember_files(self, files: Sequence[Path], limits: LoadLimits, engine: str = "") -> None:
+        """Note that `engine` loaded these files within `limits`. Raises OSError for files that
+        cannot be read."""
+        self.remember(digest_files(files, engine), limits)
+        self.remember(digest_places(files, engine), limits)
 
     def remember(self, digest: str, limits: LoadLimits) -> None:
         """Note that files of this digest were loaded within `limits`."""

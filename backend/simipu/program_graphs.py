@@ -118,7 +118,10 @@ def lower_program(
             )
     try:
         inferred = infer_shapes(model)
-        if options.index_check == "clamp" and clamp_indices(model, inferred):
+        # Only ONNX Runtime's CPU kernels check indices.
+        faults = dict[str, str]() if options.index_check == "error" else None
+        clamps = options.accelerators or options.index_check == "clamp"
+        if clamps and clamp_indices(model, inferred, faults):
             inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
@@ -142,7 +145,7 @@ def lower_program(
         warn_of_none()
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
-    return Lowered(lowered.SerializeToString(), values, fold, reads, rounds)
+    return Lowered(lowered.SerializeToString(), values, fold, reads, rounds, faults or {})
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:

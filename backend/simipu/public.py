@@ -2,11 +2,16 @@
 
 Rooms import devices, executables, graphs and errors from `simipu`, and the rest from the faces
 `simipu.operators`, `simipu.rows`, `simipu.cost`, `simipu.numerics` and `simipu.kernels`. Modules
-that must not import ONNX Runtime use `simipu.errors`, `target`, `placement`, `forks` and `version`.
+that must not import ONNX Runtime use `simipu.accelerators`, `errors`, `target`, `placement`,
+`forks` and `version`.
 """
 
 from typing import TYPE_CHECKING
 
+from simipu.accelerators import ACCELERATORS as ACCELERATORS
+from simipu.accelerators import ChosenAccelerator as ChosenAccelerator
+from simipu.accelerators import choose_accelerator as choose_accelerator
+from simipu.accelerators import describe_engines as describe_engines
 from simipu.computed import ORT_ERRORS as ORT_ERRORS
 from simipu.computed import GraphOptions as GraphOptions
 from simipu.computed import Lowered as Lowered
@@ -18,6 +23,7 @@ from simipu.engine import Engine as Engine
 from simipu.engine import ReadCallback as ReadCallback
 from simipu.engine import WriteCallback as WriteCallback
 from simipu.engine import iteration_timing as iteration_timing
+from simipu.errors import AcceleratorError as AcceleratorError
 from simipu.errors import CompileError as CompileError
 from simipu.errors import CompileMemoryError as CompileMemoryError
 from simipu.errors import CompileTimeoutError as CompileTimeoutError

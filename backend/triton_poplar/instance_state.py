@@ -120,9 +120,10 @@ class ModelInstanceState:
 
     @property
     def kernels(self) -> str:
-        """Instructions that compute half precision. "none" means that ONNX Runtime's own operators
-        do; the log has the reason."""
-        return find_kernels().instructions
+        """Accelerators of the configuration. Without: instructions that compute half precision.
+        "none" means that ONNX Runtime's own operators do; the log has the reason."""
+        accelerators = self.model_state.accelerators
+        return ",".join(each.name for each in accelerators) or find_kernels().instructions
 
     @property
     def queues(self) -> QueueManager:

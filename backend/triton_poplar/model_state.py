@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
+from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
@@ -67,13 +68,19 @@ class ModelState:
     """Files and parameters of a model, read and checked.
 
     `config` is Triton's model configuration (JSON form), `version_folder` the folder of the loaded
-    version. Raises ModelConfigError that names what is wrong, where, what was expected and found.
+    version, `gpu` the number of the GPU of an instance that is on one. Raises ModelConfigError that
+    names what is wrong, where, what was expected and found.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], version_folder: Path, backend: BackendState | None = None
+        self,
+        config: Mapping[str, Any],
+        version_folder: Path,
+        backend: BackendState | None = None,
+        gpu: int | None = None,
     ) -> None:
         self.backend = backend or BackendState()
+        self.accelerators = read_accelerators(config, gpu)
         self.name = str(config.get("name") or version_folder.parent.name)
         self.version = version_folder.name
         self.version_folder = version_folder

@@ -270,6 +270,11 @@ class Parameters:
         "exact: half and fp8 are rounded as on the chip; fast: operators compute in fp32, so "
         "answers differ from the chip's",
     )
+    sim_accelerator_fallback: bool = _flag(
+        False,
+        "compute on ONNX Runtime's CPU kernels what an execution accelerator cannot "
+        "([accelerators](configuration.md#execution-accelerators)); false: the model does not load",
+    )
     sim_index_check: str = _choice(
         ("error", "clamp"),
         "what happens if an index computed at run time is out of range (Gather, GatherElements, "

@@ -40,6 +40,7 @@ from simipu import (
     SimulatedExecutable,
     Stream,
     Trial,
+    describe_engines,
     try_in_child,
 )
 
@@ -101,6 +102,8 @@ def make_graph_options(state: ModelState) -> GraphOptions:
         ready_seconds=parameters.sim_load_sec,
         memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         caches=parameters.sim_graph_cache,
+        accelerators=state.accelerators,
+        falls_back=parameters.sim_accelerator_fallback,
     )
 
 
@@ -237,7 +240,8 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     try:
         # The files that a graph of sim_graph_path refers to are known only after it is read.
         is_whole = state.graph_file is None
-        if is_whole and KNOWN_FILES.have_loaded(files, limits):
+        engine = describe_engines(options.accelerators)
+        if is_whole and KNOWN_FILES.have_loaded(files, limits, engine):
             return
         held_bytes = sum(file.stat().st_size for file in files)
     except OSError as error:
@@ -255,7 +259,7 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     )
     if is_whole:
         with suppress(OSError):
-            KNOWN_FILES.remember_files(files, limits)
+            KNOWN_FILES.remember_files(files, limits, engine)
 
 
 def _find_folders(state: ModelState) -> tuple[str, ...]:

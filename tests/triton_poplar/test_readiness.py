@@ -64,6 +64,8 @@ def load_model(linear, compile_popef, tmp_path, monkeypatch):
                 "model_repository": str(tmp_path / "linear"),
                 "model_version": "1",
                 "model_instance_name": "linear_0_0",
+                "model_instance_kind": "CPU",
+                "model_instance_device_id": "0",
             }
         )
         made.append(model)

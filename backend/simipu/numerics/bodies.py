@@ -29,6 +29,7 @@ from onnxgraph import (
 )
 
 from popef._tools.arrays import Array
+from simipu.errors import LoadError
 from simipu.numerics.kernels import Dims
 from simipu.operators import operator_of
 from simipu.operators.entry import Body, GraphContext, Indexing
@@ -111,16 +112,30 @@ _WHOLE_EXTREMES_OPSET = 12
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
-def clamp_indices(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
+def find_chosen(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors of a graph and its bodies that the model's author chose: the constants."""
+    constants = {each.name for inner in iter_graphs(graph) for each in inner.initializer}
+    made = (node for node in iter_nodes(graph) if node.op_type == "Constant")
+    return constants.union(name for node in made for name in node.output)
+
+
+def clamp_indices(
+    model: onnx.ModelProto, inferred: onnx.ModelProto, faults: dict[str, str] | None = None
+) -> bool:
     """Change `model`, in place, so that its operators read by indices within range, and return
-    whether anything was changed. `inferred` is the same model with its shapes."""
-    # The model's author chose the constants' indices.
-    constants = {each.name for graph in iter_graphs(model.graph) for each in graph.initializer}
-    made = (node for node in iter_nodes(model.graph) if node.op_type == "Constant")
-    constants.update(name for node in made for name in node.output)
+    whether anything was changed. `inferred` is the same model with its shapes.
+
+    With `faults` each such node of the main graph gets an output, which is added to `faults` with
+    the node's title: a whole number above 0 if an index was out of range. Raises LoadError for such
+    a node in a body, whose values no output can show.
+    """
+    constants = find_chosen(model.graph)
     if not any(_is_checked(node, constants) for node in iter_nodes(model.graph)):
         return False
-    _clamp_graph(model.graph, iter_shapes(inferred.graph), constants, find_opset(model, 1))
+    shapes = iter_shapes(inferred.graph)
+    _clamp_graph(model.graph, shapes, constants, find_opset(model, 1), faults, is_main=True)
+    for name in faults or ():
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
     return True
 
 
@@ -129,17 +144,32 @@ def _is_checked(node: onnx.NodeProto, constants: Collection[str]) -> bool:
 
 
 def _clamp_graph(
-    graph: onnx.GraphProto, shapes: Iterator[_Shapes], constants: Collection[str], opset: int
+    graph: onnx.GraphProto,
+    shapes: Iterator[_Shapes],
+    constants: Collection[str],
+    opset: int,
+    faults: dict[str, str] | None,
+    *,
+    is_main: bool = False,
 ) -> None:
     """Clamp the indices of a graph and its bodies; `shapes` has their shapes in the same order."""
     known = next(shapes)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         for body in iter_bodies(node):
-            _clamp_graph(body, shapes, constants, opset)
+            _clamp_graph(body, shapes, constants, opset, faults)
         if _is_checked(node, constants):
-            chain = Chain(f"{node.output[0]}/index")
-            node.input[1] = _clamp(chain, node, known, opset)
+            chain, given = Chain(f"{node.output[0]}/index"), node.input[1]
+            clamped = node.input[1] = _clamp(chain, node, known, opset)
+            if faults is not None:
+                title = f"{node.op_type} (node {node.name or node.output[0]!r})"
+                if not is_main:
+                    raise LoadError(
+                        f"{title} in the body of another node reads by indices that are computed "
+                        "at run time, whose range cannot be checked there; use the index check "
+                        '"clamp" (sim_index_check)'
+                    )
+                faults[_add_fault(chain, given, clamped)] = title
             nodes += chain.nodes
         nodes.append(node)
     replace_nodes(graph, nodes)
@@ -158,6 +188,14 @@ def _clamp(chain: Chain, node: onnx.NodeProto, shapes: _Shapes, opset: int) -> s
     if opset >= _WHOLE_EXTREMES_OPSET:
         return chain.add("Max", chain.add("Min", indices, last), first)
     return _add_extreme(chain, "Add", _add_extreme(chain, "Sub", indices, last), first)
+
+
+def _add_fault(chain: Chain, given: str, clamped: str) -> str:
+    """Add the nodes that compute how far the indices `given` are from the clamped ones at most, a
+    tensor of one element, and return its name."""
+    moved = chain.add("Sub", chain.add("Cast", given, to=TensorProto.INT64), clamped)
+    largest = chain.add("ReduceMax", chain.add("Abs", moved), keepdims=0)
+    return chain.add("Reshape", largest, chain.shape([1]))
 
 
 def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> Array | None:

@@ -164,6 +164,8 @@ class Operator:
     indexing: Indexing | None = None
     """How indices that are computed at run time select the elements that it reads. None: it has no
     such indices."""
+    unguarded_indices: int | None = None
+    """Number of the input with indices or places that only ONNX Runtime's CPU kernels check."""
     refusal: str = ""
     """Reason why it cannot be compiled, if so."""
     is_random: bool = False

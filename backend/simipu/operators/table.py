@@ -91,6 +91,10 @@ def _reading(
     return _family(name, rule, cost, EXACT, indexing=indexing, **entry)
 
 
+def _writing(name: str, rule: Rule, **entry: Any) -> dict[str, Operator]:
+    return _family(name, rule, moves.gather, EXACT, unguarded_indices=1, **entry)
+
+
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
     return _family(names, rows.reduce, reducing.reduction, rounding, shaped_by=(1,))
 
@@ -311,10 +315,16 @@ _MOVING = {
         "GatherElements", places.gather_elements, Indexing.ALONG_AXIS, moves.gather_elements
     ),
     **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
-    **_family("ScatterElements", places.scatter_elements, moves.gather, EXACT),
-    **_family("ScatterND", places.scatter_nd, moves.gather, EXACT, apart=(1,)),
-    **_family("Scatter", places.scatter_elements, moves.gather, EXACT, last_opset=10),
-    **_family("TensorScatter", rows.leading_axes(0, 1, 2), composite.written, EXACT),
+    **_writing("ScatterElements", places.scatter_elements),
+    **_writing("ScatterND", places.scatter_nd, apart=(1,)),
+    **_writing("Scatter", places.scatter_elements, last_opset=10),
+    **_family(
+        "TensorScatter",
+        rows.leading_axes(0, 1, 2),
+        composite.written,
+        EXACT,
+        unguarded_indices=2,
+    ),
     **_family("Col2Im", rows.leading_axis, composite.folded, shaped_by=(1, 2)),
     **_family("GridSample", rows.leading_axes(0, 1), composite.sampled),
     **_family("RotaryEmbedding", rows.rotary_embedding, composite.rotary, apart=(1, 2)),
@@ -324,12 +334,14 @@ _MOVING = {
         cost=moves.gather,
         rounding=EXACT,
         shaped_by=(2,),
+        unguarded_indices=1,
     ),
     **_family(
         "RoiAlign",
         whole_batch=_REGIONS,
         cost=composite.regions,
         last_opset=21,
+        unguarded_indices=2,
         guard=guards.regions,
     ),
     **_family("AffineGrid", places.affine_grid, composite.affine_grid, shaped_by=(1,)),

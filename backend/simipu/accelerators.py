@@ -1,0 +1,270 @@
+"""Accelerators: what can compute an fp32 graph instead of ONNX Runtime's CPU kernels, one entry
+each, with the options that a user may set. Names and options are those of Triton's own
+configuration for its onnxruntime backend (`optimization.execution_accelerators`).
+
+This module imports no engine: configurations are read where ONNX Runtime must not be loaded.
+`accelerated` opens the graphs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+
+from popef._tools.text import did_you_mean, escape
+from simipu.errors import AcceleratorError
+
+MAX_OPTION_CHARACTERS = 4095
+"""Maximum length of an option's value: that of a path."""
+_MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of an accelerator. `parse` converts a user's text into the value that the engine
+    takes, or raises ValueError with what it expects; `target` is the engine's own name for it
+    (default: the same)."""
+
+    kind: str
+    parse: Callable[[str], str]
+    target: str = ""
+
+
+def _number(least: int, most: int) -> Option:
+    kind = f"a whole number from {least} to {most}"
+
+    def parse(text: str) -> str:
+        sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+        fits = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most)) + 1
+        if not fits or not least <= int(sign + digits) <= most:
+            raise ValueError(kind)
+        return sign + digits
+
+    return Option(kind, parse)
+
+
+def _choice(words: Mapping[str, str]) -> Option:
+    kind = " or ".join(words)
+
+    def parse(text: str) -> str:
+        found = {word.lower(): value for word, value in words.items()}.get(text.lower())
+        if found is None:
+            raise ValueError(kind)
+        return found
+
+    return Option(kind, parse)
+
+
+def _parse_text(text: str) -> str:
+    if not text or len(text) > MAX_OPTION_CHARACTERS or not text.isprintable():
+        raise ValueError(
+            f"a text of 1 to {MAX_OPTION_CHARACTERS} characters without control characters"
+        )
+    return text
+
+
+def _renamed(option: Option, target: str) -> Option:
+    return Option(option.kind, option.parse, target)
+
+
+def _same(words: str) -> Option:
+    return _choice({word: word for word in words.split()})
+
+
+_FLAG = _choice({"0": "0", "1": "1", "false": "0", "true": "1"})
+_DEVICE = _number(0, 1023)
+_COUNT, _BYTES = _number(0, 1 << 31), _number(0, (1 << 63) - 1)
+_TEXT = Option("text", _parse_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """An engine: the package that has it, the extra of poplar-triton that installs it, its provider
+    in ONNX Runtime (if it is one), whether it runs on a GPU, and its options by name."""
+
+    package: str
+    extra: str
+    options: Mapping[str, Option]
+    provider: str = ""
+    on_gpu: bool = False
+
+
+_TENSORRT_FLAGS = (
+    "trt_dla_enable trt_engine_cache_enable trt_dump_subgraphs trt_force_sequential_engine_build "
+    "trt_context_memory_sharing_enable trt_layer_norm_fp32_fallback trt_timing_cache_enable "
+    "trt_force_timing_cache trt_detailed_build_log trt_build_heuristics_enable trt_sparsity_enable "
+    "trt_cuda_graph_enable trt_dump_ep_context_model"
+).split()
+_TENSORRT_COUNTS = (
+    "trt_max_partition_iterations trt_min_subgraph_size trt_dla_core "
+    "trt_builder_optimization_level trt_ep_context_embed_mode"
+).split()
+_TENSORRT_TEXTS = (
+    "trt_engine_cache_path trt_engine_cache_prefix trt_timing_cache_path trt_tactic_sources "
+    "trt_profile_min_shapes trt_profile_max_shapes trt_profile_opt_shapes trt_ep_context_file_path"
+).split()
+_CUDA_FLAGS = (
+    "do_copy_in_default_stream cudnn_conv_use_max_workspace cudnn_conv1d_pad_to_nc1d "
+    "enable_cuda_graph enable_skip_layer_norm_strict_mode use_tf32 prefer_nhwc "
+    "use_ep_level_unified_stream tunable_op_enable tunable_op_tuning_enable"
+).split()
+
+ACCELERATORS: Mapping[str, Accelerator] = {
+    "openvino": Accelerator(
+        package="openvino",
+        extra="openvino",
+        options={
+            "num_of_threads": _renamed(_number(1, _MAX_THREADS), "INFERENCE_NUM_THREADS"),
+            "precision": _renamed(
+                _choice({"FP32": "f32", "FP16": "f16", "BF16": "bf16"}), "INFERENCE_PRECISION_HINT"
+            ),
+        },
+    ),
+    "cuda": Accelerator(
+        package="onnxruntime-gpu",
+        extra="gpu",
+        provider="CUDAExecutionProvider",
+        on_gpu=True,
+        options={
+            "device_id": _DEVICE,
+            "gpu_mem_limit": _BYTES,
+            "arena_extend_strategy": _choice(
+                {
+                    "kNextPowerOfTwo": "kNextPowerOfTwo",
+                    "kSameAsRequested": "kSameAsRequested",
+                    "0": "kNextPowerOfTwo",
+                    "1": "kSameAsRequested",
+                }
+            ),
+            "cudnn_conv_algo_search": _choice(
+                {
+                    "EXHAUSTIVE": "EXHAUSTIVE",
+                    "HEURISTIC": "HEURISTIC",
+                    "DEFAULT": "DEFAULT",
+                    "0": "EXHAUSTIVE",
+                    "1": "HEURISTIC",
+                    "2": "DEFAULT",
+                }
+            ),
+            **dict.fromkeys(_CUDA_FLAGS, _FLAG),
+        },
+    ),
+    "tensorrt": Accelerator(
+        package="onnxruntime-gpu",
+        extra="gpu",
+        provider="TensorrtExecutionProvider",
+        on_gpu=True,
+        options={
+            "device_id": _DEVICE,
+            "precision_mode": _same("FP32 FP16 INT8"),
+            "max_workspace_size_bytes": _renamed(_BYTES, "trt_max_workspace_size"),
+            "int8_calibration_table_name": _renamed(_TEXT, "trt_int8_calibration_table_name"),
+            "int8_use_native_calibration_table": _renamed(
+                _FLAG, "trt_int8_use_native_calibration_table"
+            ),
+            "trt_auxiliary_streams": _number(-1, 1024),
+            **dict.fromkeys(_TENSORRT_FLAGS, _FLAG),
+            **dict.fromkeys(_TENSORRT_COUNTS, _COUNT),
+            **dict.fromkeys(_TENSORRT_TEXTS, _TEXT),
+        },
+    ),
+}
+"""Accelerators by name. The options of cuda and tensorrt are those that the README of Triton's
+onnxruntime backend and ONNX Runtime's documentation list, without those that load plug-ins."""
+
+_PRECISION_MODE = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
+"""Options of TensorRT's provider for each value of precision_mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAccelerator:
+    """An accelerator that a user chose, with its parsed options."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> Accelerator:
+        """Entry in the table."""
+        return ACCELERATORS[self.name]
+
+    def settings(self) -> dict[str, str]:
+        """Return the engine's own options, by its own names."""
+        given = dict(self.options)
+        found = dict(_PRECISION_MODE.get(given.pop("precision_mode", ""), {}))
+        found.update(
+            (self.entry.options[name].target or name, text) for name, text in given.items()
+        )
+        return found
+
+
+def choose_accelerator(
+    name: str, options: Mapping[str, str], *, on_gpu: bool | None = None
+) -> ChosenAccelerator:
+    """Return an accelerator by name with options as a user wrote them; `on_gpu` restricts it to
+    those of a GPU, or to those of the CPU. Raises AcceleratorError for an unknown name or option,
+    and for a bad value."""
+    known = {
+        each: entry
+        for each, entry in ACCELERATORS.items()
+        if on_gpu is None or entry.on_gpu is on_gpu
+    }
+    entry = known.get(name.lower())
+    if entry is None:
+        where = "" if on_gpu is None else f" of the {'GPU' if on_gpu else 'CPU'}"
+        raise AcceleratorError(
+            f"accelerator {_quote(name)} is not known; the accelerators{where} are "
+            f"{', '.join(known)}{did_you_mean(name.lower(), known)}"
+        )
+    parsed = {}
+    for key, text in options.items():
+        option = entry.options.get(key)
+        if option is None:
+            raise AcceleratorError(
+                f"accelerator {name!r} has no parameter {_quote(key)}; it has "
+                f"{', '.join(entry.options)}{did_you_mean(key, entry.options)}"
+            )
+        try:
+            parsed[key] = option.parse(text.strip())
+        except ValueError as expected:
+            raise AcceleratorError(
+                f"accelerator {name!r}, parameter {key!r}: expected {expected}, found "
+                f"{_quote(text)}"
+            ) from None
+    return ChosenAccelerator(name.lower(), parsed)
+
+
+def describe_engines(chosen: Sequence[ChosenAccelerator]) -> str:
+    """Return the engines that load a graph of these accelerators in a child process first, with
+    their versions: those of the CPU."""
+    packages = [each.entry.package for each in chosen if not each.entry.on_gpu]
+    try:
+        return " ".join(f"{package} {metadata.version(package)}" for package in packages)
+    except metadata.PackageNotFoundError:  # opening the graph says so
+        return ""
+
+
+class OpenVinoUse:
+    """Use of OpenVINO by this process. Its threads do not survive a fork, and its library waits for
+    them for ever: in a fork of a process that has started it, a new process computes."""
+
+    is_started = False
+    is_fork = False
+
+    @classmethod
+    def note_fork(cls) -> None:
+        """Note in a forked child whether its parent had started OpenVINO."""
+        cls.is_fork = cls.is_started
+
+
+os.register_at_fork(after_in_child=OpenVinoUse.note_fork)
+
+
+def _quote(text: str) -> str:
+    return escape(repr(text), 200)

@@ -1,0 +1,221 @@
+"""A graph in OpenVINO, whose package is optional: only `accelerated` imports this module.
+
+OpenVINO reads the weights in place while it compiles the graph, and keeps them in its own layout.
+It computes 64-bit whole numbers in 32 bits, so inputs beyond that are rejected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import onnx
+import openvino
+from onnx import TensorProto
+from onnxgraph import iter_nodes
+
+from popef._tools.arrays import Array
+from popef._tools.text import escape
+from simipu import errors
+from simipu.computed import GraphOptions, Lowered
+from simipu.watchdog import WATCHDOG
+
+_IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
+"""Location of external data that are at an address of this process. ONNX Runtime and OpenVINO share
+this convention."""
+_MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
+_MAX_REASON = 500
+_INT32 = np.iinfo(np.int32)
+
+
+@cache
+def _find_core() -> openvino.Core:
+    """Return this process's OpenVINO, whose plug-ins are loaded once."""
+    return openvino.Core()
+
+
+class _Run:
+    """A run in flight: setting `terminate` ends it at its next node."""
+
+    def __init__(self, request: openvino.InferRequest) -> None:
+        self._request = request
+        self._ended = False
+
+    @property
+    def terminate(self) -> bool:
+        """Return whether the run was ended."""
+        return self._ended
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._ended = value
+        if value:
+            self._request.cancel()
+
+
+class OpenVinoGraph:
+    """A graph in OpenVINO. A run that exceeds its limit is ended at the next node."""
+
+    def __init__(self, lowered: Lowered, options: GraphOptions, title: str) -> None:
+        model = onnx.load_model_from_string(lowered.model)
+        _check_types(model, title)
+        _give_addresses(model, lowered)
+        try:
+            compiled = _find_core().compile_model(
+                _find_core().read_model(model.SerializeToString()),
+                "CPU",
+                {**_make_settings(options), **options.accelerators[0].settings()},
+            )
+        except RuntimeError as error:
+            raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
+        self._request = compiled.create_infer_request()
+        self._inputs = {name: at for at, port in enumerate(compiled.inputs) for name in port.names}
+        outputs = [value.name for value in model.graph.output]
+        self._outputs = {name: at for at, name in enumerate(outputs)}
+        self._wide = {
+            value.name
+            for value in model.graph.input
+            if value.type.tensor_type.elem_type
+            in (TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32)
+        }
+        self._given: list[tuple[int, Array]] = []
+        self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
+        self._run = _Run(self._request)
+        self._cancelled = False
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Compute the outputs called `names`."""
+        for name in self._wide.intersection(feeds):
+            _check_range(name, feeds[name])
+        # OpenVINO reads the arrays in place, and keeps no reference to them.
+        self._given = [
+            (at, np.require(feeds[name], requirements=("C", "W")))
+            for name, at in self._inputs.items()
+            if name in feeds
+        ]
+        for at, value in self._given:
+            self._request.set_input_tensor(at, openvino.Tensor(value, shared_memory=True))
+        while not self._compute():
+            pass
+        get = self._request.get_output_tensor
+        return [get(self._outputs[name]).data.copy() for name in names]
+
+    def cancel(self) -> None:
+        """Cancel the run at its next node."""
+        # The order matters: a run that has not seen the flag yet stored itself before it checked.
+        self._cancelled = True
+        self._run.terminate = True
+
+    def close(self) -> None:
+        """Do nothing: the compiled graph ends with its last reference."""
+
+    def _compute(self) -> bool:
+        """Compute once, and return whether the results are there: the end of an earlier run may
+        come late and end this one, which is then repeated."""
+        run = self._run = _Run(self._request)
+        WATCHDOG.begin(run, self._limit_seconds)
+        try:
+            self._check_cancelled()
+            # `infer` cannot be cancelled; this takes 15 us more.
+            self._request.start_async()
+            self._request.wait()
+        except MemoryError as error:
+            raise errors.RunMemoryError(errors.describe_memory(self._memory_bytes)) from error
+        except RuntimeError as error:
+            self._check_cancelled()
+            if run.terminate:
+                raise errors.RunTimeoutError(errors.describe_limit(self._limit_seconds)) from error
+            if "cancel" in str(error).lower():
+                return False
+            raise errors.RunError(f"OpenVINO: {_shorten(error)}") from error
+        except BaseException:  # an interrupt from the keyboard: the run still reads the arrays
+            self._request.cancel()
+            with suppress(RuntimeError):
+                self._request.wait()
+            raise
+        finally:
+            WATCHDOG.end(run)
+        return True
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise errors.RunCancelledError(errors.CANCELLED)
+
+
+def _make_settings(options: GraphOptions) -> dict[str, object]:
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": options.num_cores,
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        # Its default is the fastest that the CPU has, for example bf16.
+        "INFERENCE_PRECISION_HINT": "f32",
+        # Instances are processes: each would pin its threads to the same cores.
+        "ENABLE_CPU_PINNING": False,
+        # Else the calling thread's arithmetic would flush denormals from then on.
+        "CPU_DENORMALS_OPTIMIZATION": False,
+    }
+
+
+def _check_types(model: onnx.ModelProto, title: str) -> None:
+    """Raise AcceleratorError for a graph that declares doubles, which OpenVINO computes in
+    float."""
+    kind = TensorProto.DOUBLE
+    doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
+    infos = (*model.graph.input, *model.graph.output)
+    doubles += [each.name for each in infos if each.type.tensor_type.elem_type == kind]
+    doubles += [
+        node.name or node.output[0]
+        for node in iter_nodes(model.graph)
+        if node.op_type == "Cast"
+        and any(each.name == "to" and each.i == kind for each in node.attribute)
+    ]
+    if doubles:
+        raise errors.AcceleratorError(
+            f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
+        )
+
+
+def _give_addresses(model: onnx.ModelProto, lowered: Lowered) -> None:
+    """Have the graph read its weights where they are in memory."""
+    for tensor in model.graph.initializer:
+        value = lowered.weights.get(tensor.name)
+        if value is not None:
+            del tensor.external_data[:]
+            for key, text in _describe_place(value):
+                tensor.external_data.add(key=key, value=text)
+
+
+def _describe_place(value: Array) -> Iterator[tuple[str, str]]:
+    yield "location", _IN_MEMORY
+    yield "offset", str(value.ctypes.data)
+    yield "length", str(value.nbytes)
+
+
+def _check_range(name: str, value: Array) -> None:
+    if value.size and not (_INT32.min <= value.min() and value.max() <= _INT32.max):
+        raise errors.RunError(
+            f"input {name!r}: expected whole numbers from {_INT32.min} to {_INT32.max}, as "
+            f"OpenVINO computes them in 32 bits, found {value.min()} to {value.max()}"
+        )
+
+
+def _explain(error: Exception, model: onnx.ModelProto) -> str:
+    """Return what OpenVINO lacks, with the node, from the text of its error."""
+    found = _MISSING.search(str(error))
+    if found is None:
+        return f"cannot load the graph: {_shorten(error)}"
+    # Each is the operator, behind its domain, or before the opset.
+    missing = [each.strip().split(".")[-1].partition("-")[0] for each in found[1].split(",")]
+    node = next((each for each in iter_nodes(model.graph) if each.op_type in missing), None)
+    named = f" (node {node.name or node.output[0]!r})" if node is not None else ""
+    return f"has no operator {missing[0]}{named}; remove the accelerator, or let it fall back"
+
+
+def _shorten(error: Exception) -> str:
+    """Return the last lines of an error of OpenVINO: the first ones are places in its sources."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return escape(" ".join(lines[-3:]), _MAX_REASON)

@@ -1,0 +1,52 @@
+"""Execution accelerators of a model configuration, as Triton's onnxruntime backend reads them:
+those of the CPU for instances on the CPU, those of the GPU for instances on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simipu.accelerators import ChosenAccelerator, choose_accelerator
+from simipu.errors import AcceleratorError
+
+from triton_poplar.errors import ModelConfigError
+
+_DEFAULT_ON_GPU = "cuda"
+
+
+def read_accelerators(config: Mapping[str, Any], gpu: int | None) -> tuple[ChosenAccelerator, ...]:
+    """Return the accelerators of an instance on GPU number `gpu` (None: on the CPU), from Triton's
+    JSON form of the configuration.
+
+    An instance on a GPU without a named accelerator uses CUDA. Both lists of the configuration are
+    checked. Raises ModelConfigError for an unknown name or parameter, and for a bad value.
+    """
+    optimization = config.get("optimization") or {}
+    given = optimization.get("execution_accelerators") or {}
+    on_cpu = _choose(config, given.get("cpu_execution_accelerator") or [], None)
+    on_gpu = _choose(config, given.get("gpu_execution_accelerator") or [], gpu or 0)
+    if gpu is None:
+        return on_cpu
+    return on_gpu or (choose_accelerator(_DEFAULT_ON_GPU, {"device_id": str(gpu)}),)
+
+
+def _choose(
+    config: Mapping[str, Any], entries: list[Mapping[str, Any]], gpu: int | None
+) -> tuple[ChosenAccelerator, ...]:
+    kind = "cpu" if gpu is None else "gpu"
+    chosen: dict[str, ChosenAccelerator] = {}
+    device = {} if gpu is None else {"device_id": str(gpu)}
+    try:
+        for entry in entries:
+            parameters = {**device, **entry.get("parameters", {})}
+            found = choose_accelerator(
+                str(entry.get("name", "")), parameters, on_gpu=gpu is not None
+            )
+            if found.name in chosen:
+                raise AcceleratorError(f"accelerator {found.name!r} is named twice")
+            chosen[found.name] = found
+    except AcceleratorError as error:
+        raise ModelConfigError(
+            f"model {config.get('name', '')!r}: {kind}_execution_accelerator: {error}"
+        ) from error
+    return tuple(chosen.values())
