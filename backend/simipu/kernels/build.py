@@ -28,7 +28,9 @@ SETS: dict[str, list[str]] = {"portable": []}
 if platform.machine() == "x86_64":
     SETS |= {"avx2": AVX2, "avx512": AVX512}
 UNITS: dict[str, tuple[str, list[str]]] = {
-    **{name: (f"{name}.c", []) for name in ("registry", "operators", "calls", "nodes")},
+    **{
+        name: (f"{name}.c", []) for name in ("registry", "operators", "recurrent", "calls", "nodes")
+    },
     "dispatch": ("dispatch.c", []),
     **{name: ("set.c", flags) for name, flags in SETS.items()},
 }

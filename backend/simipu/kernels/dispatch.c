@@ -8,14 +8,17 @@
 #define DECLARE(set)                                                                                         \
     enum outcome simipu_multiply_##set(const struct product *, const struct machine *);                      \
     enum outcome simipu_convolve_##set(const struct convolution *, const struct machine *);                  \
-    enum outcome simipu_run_chain_##set(const struct chain *, const struct machine *);
-#define SET(set) {#set, simipu_multiply_##set, simipu_convolve_##set, simipu_run_chain_##set}
+    enum outcome simipu_run_chain_##set(const struct chain *, const struct machine *);                       \
+    enum outcome simipu_recur_##set(const struct recurrence *, const struct machine *);
+#define SET(set)                                                                                             \
+    {#set, simipu_multiply_##set, simipu_convolve_##set, simipu_run_chain_##set, simipu_recur_##set}
 
 struct set {
     const char *name;
     enum outcome (*multiply)(const struct product *, const struct machine *);
     enum outcome (*convolve)(const struct convolution *, const struct machine *);
     enum outcome (*run_chain)(const struct chain *, const struct machine *);
+    enum outcome (*recur)(const struct recurrence *, const struct machine *);
 };
 
 DECLARE(portable)
@@ -70,6 +73,10 @@ enum outcome simipu_convolve(const struct convolution *convolution, const struct
 
 enum outcome simipu_run_chain(const struct chain *chain, const struct machine *machine) {
     return find_set()->run_chain(chain, machine);
+}
+
+enum outcome simipu_recur(const struct recurrence *recurrence, const struct machine *machine) {
+    return find_set()->recur(recurrence, machine);
 }
 
 __attribute__((visibility("default"))) const char *simipu_instructions(void) { return find_set()->name; }
