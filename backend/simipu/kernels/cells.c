@@ -76,7 +76,7 @@ static void add_products(const struct strand *strand, const struct section *sect
                 int rows = strand->rows - row < TILE_ROWS ? (int)(strand->rows - row) : TILE_ROWS;
                 const float *some[TILE_ROWS];
                 for (int i = 0; i < rows; i++) some[i] = lefts + (row + i) * weave->left_row + channel;
-                multiply_panel(&weave->job, weave->parts + p, rows, columns / LANES, some, &right, 0, columns,
+                multiply_panel(&weave->job, weave->parts + p, rows, columns / LANES, some, &right, columns,
                                totals + row * weave->columns + column, weave->columns);
             }
         }
@@ -400,6 +400,7 @@ static void cut_depth(struct weave *weave) {
     for (int64_t first = 0; first < weave->depth; first += most) {
         struct part *part = weave->parts + first / most;
         part->channels = weave->depth - first < most ? (int)(weave->depth - first) : most;
+        part->is_first = 0; /* the input's channels came before */
         part->blocks = 0;
         for (int end = 0; end < part->channels; part->ends[part->blocks++] = end)
             end = end + block < part->channels ? end + block : part->channels;
