@@ -25,6 +25,8 @@ DECLARE(portable)
 #if defined(__x86_64__)
 DECLARE(avx2)
 DECLARE(avx512)
+#elif defined(__aarch64__)
+DECLARE(neon)
 #endif
 
 /* The best first. */
@@ -32,6 +34,8 @@ static const struct set SETS[] = {
 #if defined(__x86_64__)
     SET(avx512),
     SET(avx2),
+#elif defined(__aarch64__)
+    SET(neon),
 #endif
     SET(portable),
 };
@@ -45,6 +49,8 @@ static int is_there(const char *name) {
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (!strcmp(name, "avx2")) return avx2;
+#elif defined(__aarch64__)
+    if (!strcmp(name, "neon")) return 1; /* every such processor has it */
 #endif
     return !strcmp(name, "portable");
 }
