@@ -17,7 +17,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("deploy/*.md"),
     ]
 )
-_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def _anchors(document: Path) -> set[str]:
