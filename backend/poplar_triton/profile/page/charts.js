@@ -60,10 +60,8 @@ function makeCharts({ make, redraws, colour, css, inkOn, whole, legend, showTip,
       };
       for (const at of marks) if (!limit || Math.abs(high(at) - high(limit[0])) > 14) write(at, text(at), "soft");
       if (!limit) return;
-      pen.strokeStyle = colour("bad");
-      pen.setLineDash([6, 4]);
-      pen.strokeRect(-1, floor - high(limit[0]), width + 2, height);
-      pen.setLineDash([]);
+      pen.fillStyle = colour("bad");
+      for (let x = 0; x < width; x += 10) pen.fillRect(x, floor - high(limit[0]), 6, 1);
       write(limit[0], limit[1], "bad");
     }
 
