@@ -342,7 +342,9 @@ class Session(CompiledModel):
             pieces = [self.run(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         find = inputs.__getitem__
-        work = [(index, list(map(find, taken)), names) for index, taken, names in self.plan]
+        work: Work = []
+        for index, taken, names in self.plan:
+            work.append((index, list(map(find, taken)), names))
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:

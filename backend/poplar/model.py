@@ -7,6 +7,7 @@ It works from a backend directory (`backend: "poplar"`) and as model.py in a mod
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401  otherwise the stub imports it in the first request, which takes 20 ms
 import functools
 import gc
 import json
@@ -101,10 +102,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model. Triton reports an error that is raised here as the reason why the model
         did not load."""
-        # Imported here: the process that completes configurations must not load ONNX Runtime, and
-        # needs no asyncio, which the stub would otherwise import in the first request, in 20 ms.
-        import asyncio  # noqa: F401
-
+        # Imported here: the process that completes configurations must not load ONNX Runtime.
         from triton_poplar.instance_state import ModelInstanceState
         from triton_poplar.request import Request
 
@@ -197,7 +195,8 @@ class TritonPythonModel:
             inputs[name] = (
                 tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, self._dtypes.get(name))
             )
-        names = request.requested_output_names()
+        # Triton rejects unknown names, so that with one output there is nothing to choose.
+        names = request.requested_output_names() if len(self._state.outputs) > 1 else ()
         return self._make_request(self._state, inputs, names, request, request.timeout())
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:

@@ -100,10 +100,8 @@ class PrivateFolder:
     def _make_room(self, folder: int) -> None:
         """Remove the oldest entries, if there are too many or too large ones. Another process may
         do the same."""
-        names, entries = os.listdir(folder), []
-        if len(names) < self.max_entries and len(names) * self.max_entry_bytes < self.max_bytes:
-            return
-        for name in names:
+        entries = []
+        for name in os.listdir(folder):
             with suppress(OSError):
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 entries.append((found.st_mtime_ns, name, found.st_size))

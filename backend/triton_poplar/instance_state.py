@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from model_runtime import (
     ModelRuntimeError,
@@ -38,6 +39,8 @@ DEFAULT_TIMEOUT_NS = 500_000
 NUM_LAST_RUNS = 8
 """Number of runs whose shortest decides whether batches wait by default; a single run may be long
 because the machine is busy."""
+MAX_UNCOUNTED = 1024
+"""Maximum number of answered requests that the statistics do not contain yet."""
 MAX_PART_SECONDS = 0.1
 """Duration of the part of a long call that is answered before the rest is computed."""
 CANCELLED = "the client cancelled the request while it waited"
@@ -75,6 +78,7 @@ class ModelInstanceState:
         self.trace = Trace.from_environment(f"{model_state.name}_{name}")
         self._respond = respond
         self._statistics_lock = threading.Lock()
+        self._answered: deque[tuple[int, int, int, str]] = deque()
         self._rows_freed = threading.Condition()
         self._waiting_rows = 0
         started = time.monotonic()
@@ -86,9 +90,9 @@ class ModelInstanceState:
         self._sample: Sample | None = None
         self.session = _open_session(model_state)
         session = self.session
-        self.statistics = Statistics(session.rows_per_run)
+        self._statistics = Statistics(session.rows_per_run)
         buckets = model_state.parameters.latency_buckets
-        self.statistics.latency, self.statistics.waiting = Histogram(buckets), Histogram(buckets)
+        self._statistics.latency, self._statistics.waiting = Histogram(buckets), Histogram(buckets)
         self._capacity = session.rows_per_run * session.runs_at_once
         """Number of rows that are computed at once."""
         self._is_paced = model_state.parameters.sim_timing == "paced"
@@ -96,8 +100,9 @@ class ModelInstanceState:
         self._adapts_timeout = timeout_ns is None and respond is not None and not self._is_paced
         self._last_runs_ns: deque[int] = deque(maxlen=NUM_LAST_RUNS)
         is_plain = self.trace is None and not self._adapts_timeout
-        session.observer = self.statistics.add_run if is_plain else self._observe_run
-        self._runs_alone = session.runs_alone
+        session.observer = self._statistics.add_run if is_plain else self._observe_run
+        self._rows_alone = session.rows_per_run if session.runs_alone else 0
+        """Rows that a request occupies if it shares no run with others; else 0."""
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         if timeout_ns is None and not self._adapts_timeout:
             timeout_ns = DEFAULT_TIMEOUT_NS
@@ -106,6 +111,11 @@ class ModelInstanceState:
             self._request_flow.start(f"session {name}")
         self.load_seconds = time.monotonic() - started
         """Time from the start of the load until the instance could answer."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Sums since the instance was created."""
+        return self.read_statistics()
 
     @property
     def queues_mutex(self) -> threading.Condition:
@@ -193,18 +203,19 @@ class ModelInstanceState:
     ) -> tuple[list[Request], Sequence[Request]]:
         """Return the requests of a call to compute, and those of them to judge after the run. The
         other requests get their errors."""
-        waiting, now_ns = [], time.perf_counter_ns()
+        waiting, rows, now_ns = [], 0, time.perf_counter_ns()
         for request in requests:
-            if self._runs_alone:
+            if self._rows_alone:
                 self._check_rows(request)
             if now_ns > request.expires_ns:
                 request.expire()
             if request.error is None:
                 waiting.append(request)
+                rows += self._rows_alone or request.batch_size
         backlog = self._backlog
         if backlog is None or not waiting:
             return waiting, ()
-        is_full = is_part or self._fills_run(waiting)
+        is_full = is_part or rows >= self._capacity
         if backlog.is_draining and not self._admit_while_draining(backlog, waiting, is_full):
             return [], ()
         if not is_full or not may_watch:
@@ -222,7 +233,7 @@ class ModelInstanceState:
         its first request would have to wait for the last. A call that is refused is one part, whose
         requests have their errors.
         """
-        statistics, backlog = self.statistics, self._backlog
+        statistics, backlog = self._statistics, self._backlog
         if backlog is None or len(requests) == 1 or not statistics.batches:
             return [requests]
         if backlog.is_draining:
@@ -254,7 +265,7 @@ class ModelInstanceState:
 
     def _count_rows(self, request: Request) -> int:
         """Return the number of rows that the runs of a request occupy."""
-        return self.session.rows_per_run if self._runs_alone else request.batch_size
+        return self._rows_alone or request.batch_size
 
     def _fills_run(self, requests: Sequence[Request]) -> bool:
         return sum(map(self._count_rows, requests)) >= self._capacity
@@ -363,8 +374,12 @@ class ModelInstanceState:
 
     def read_statistics(self) -> Statistics:
         """Return the sums so far, with the current depth of the queue."""
-        self.statistics.queue_depth = self.queues.readAvailable()
-        return self.statistics
+        statistics = self._statistics
+        with self._statistics_lock, suppress(IndexError):
+            while True:
+                statistics.add_request(*self._answered.popleft())
+        statistics.queue_depth = self.queues.readAvailable()
+        return statistics
 
     def _submit(self, request: Request, collection: RequestCollection) -> None:
         if request.error is None:
@@ -437,21 +452,13 @@ class ModelInstanceState:
         collection.answered()
 
     def _count(self, requests: Sequence[Request]) -> None:
-        statistics, now_ns = self.statistics, time.perf_counter_ns()
-        add_latency, add_waiting = statistics.latency.add, statistics.waiting.add
-        with self._statistics_lock:
-            statistics.requests += len(requests)
-            for request in requests:
-                arrived_ns = request.arrived_ns
-                waited_ns = (request.started_ns or now_ns) - arrived_ns
-                if request.started_ns:
-                    statistics.queue_wait_ns += waited_ns
-                if request.error is None:
-                    add_latency(now_ns - arrived_ns)
-                else:
-                    statistics.errors[request.error_kind] += 1
-                if request.error_kind != "bad_request":
-                    add_waiting(waited_ns)
+        """Note answered requests, for `read_statistics` to count: to count one takes longer than to
+        note it."""
+        now_ns, note = time.perf_counter_ns(), self._answered.append
+        for request in requests:
+            note((request.arrived_ns, request.started_ns, now_ns, request.error_kind))
+        if len(self._answered) >= MAX_UNCOUNTED:
+            self.read_statistics()
 
     def _observe_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
@@ -461,7 +468,7 @@ class ModelInstanceState:
         To join an earlier run saves at most the time of a run. So a wait longer than that costs
         more than it saves.
         """
-        self.statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
+        self._statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
         if self._adapts_timeout:
             self._last_runs_ns.append(end_ns - start_ns)
             is_long = min(self._last_runs_ns) >= DEFAULT_TIMEOUT_NS
@@ -480,7 +487,7 @@ class ModelInstanceState:
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
         """Record how long a call's requests took, once the last one is answered."""
         now_ns = time.perf_counter_ns()
-        self.statistics.execution_ns += now_ns - arrived_ns
+        self._statistics.execution_ns += now_ns - arrived_ns
         if self.trace is not None:
             rows = sum(request.batch_size for request in requests)
             self.add_values_to_graph(rows, now_ns - arrived_ns)

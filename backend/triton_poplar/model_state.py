@@ -95,6 +95,8 @@ class ModelState:
         self.graph_file = next(iter(self._find_files("sim_graph_path", "", required=False)), None)
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self.queue_policy = QueuePolicy.of(config)
+        self.max_wait_ns = self.queue_policy.find_timeout_ns(0)
+        """Bound for a request without a timeout of its own."""
         self.config = config
         self._instance_groups = list(config.get("instance_group", []))
         self.models: tuple[popef.FusedModel, ...] = ()

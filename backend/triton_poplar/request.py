@@ -28,10 +28,9 @@ class Request:
     """
 
     __slots__ = (
-        "_model_outputs",
         "_outputs",
-        "_requested",
         "_state",
+        "_wanted",
         "arrived_ns",
         "batch_size",
         "error",
@@ -52,14 +51,15 @@ class Request:
     ) -> None:
         self._state = state
         self.arrived_ns = time.perf_counter_ns()
-        self.expires_ns = self.arrived_ns + state.queue_policy.find_timeout_ns(timeout_us)
+        self.expires_ns = self.arrived_ns + (
+            state.queue_policy.find_timeout_ns(timeout_us) if timeout_us else state.max_wait_ns
+        )
         self.reply = reply
         self.error: RequestError | None = None
         self.error_kind = ""
         self.batch_size = 0 if state.inputs else 1
         self.inputs: dict[str, Array] = {}
-        self._requested = requested
-        self._model_outputs: Collection[str] | None = None
+        self._wanted: Collection[str] = requested or state.outputs
         self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
         try:
@@ -101,9 +101,7 @@ class Request:
 
         A request to a fused model gets outputs only of the model that the request is for.
         """
-        if self._model_outputs is not None and output not in self._model_outputs:
-            return False
-        return not self._requested or output in self._requested
+        return output in self._wanted
 
     def finish(self, outputs: Mapping[str, Array]) -> None:
         """Answer with these rows, by anchor. They include at least the requested outputs."""
@@ -117,7 +115,7 @@ class Request:
         answer = {}
         state = self._state
         for name, tensor in state.outputs.items():
-            if self.wants(name):
+            if name in self._wanted:
                 array = self._outputs.get(tensor.anchor)
                 if array is None:
                     raise RequestError(f"output {name!r} was not computed", "INTERNAL")
@@ -128,8 +126,9 @@ class Request:
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
         state = self._state
+        model_outputs: Collection[str] | None = None
         if state.models and inputs.keys() <= state.inputs.keys():
-            inputs = self._complete_inputs(inputs)
+            inputs, model_outputs = self._complete_inputs(inputs)
         if inputs.keys() != state.inputs.keys():
             missing = sorted(state.inputs.keys() - inputs.keys())
             extra = sorted(inputs.keys() - state.inputs.keys())
@@ -161,14 +160,23 @@ class Request:
                     f"output {name!r} is not known; model {state.name!r} has "
                     f"{', '.join(state.outputs)}"
                 )
-        if requested and self._model_outputs is not None and not any(map(self.wants, requested)):
+        if model_outputs is not None:
+            self._want_of(model_outputs)
+
+    def _want_of(self, outputs: Collection[str]) -> None:
+        """Drop the outputs of other models than the one that has `outputs`."""
+        self._wanted = [name for name in outputs if name in self._wanted]
+        if not self._wanted:
             raise RequestError(
                 "the request contains inputs of one model and asks for outputs of another; "
-                f"available outputs are {', '.join(self._model_outputs)}"
+                f"available outputs are {', '.join(outputs)}"
             )
 
-    def _complete_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return all inputs of a fused model, given the inputs of one of its models."""
+    def _complete_inputs(
+        self, inputs: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], Collection[str]]:
+        """Return all inputs of a fused model, given the inputs of one of its models, and the
+        outputs of that model."""
         state = self._state
         fused = state.fused_requests
         assert fused is not None
@@ -179,13 +187,12 @@ class Request:
         except ModelRuntimeError as error:
             raise RequestError(f"model {state.name!r}: {error}") from error
         given = state.models[number].outputs
-        self._model_outputs = [
-            name for name, tensor in state.outputs.items() if tensor.anchor in given
-        ]
-        return {
+        outputs = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
+        completed = {
             name: complete[tensor.anchor] if tensor.shape else complete[tensor.anchor].reshape(1)
             for name, tensor in state.inputs.items()
         }
+        return completed, outputs
 
 
 def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:

@@ -79,6 +79,20 @@ class Statistics:
     latency: Histogram = field(default_factory=Histogram)
     waiting: Histogram = field(default_factory=Histogram)
 
+    def add_request(self, arrived_ns: int, started_ns: int, answered_ns: int, error: str) -> None:
+        """Count an answered request. `started_ns` is 0 if none of its rows was read, `error` its
+        kind of error, or empty."""
+        self.requests += 1
+        waited_ns = (started_ns or answered_ns) - arrived_ns
+        if started_ns:
+            self.queue_wait_ns += waited_ns
+        if error:
+            self.errors[error] += 1
+        else:
+            self.latency.add(answered_ns - arrived_ns)
+        if error != "bad_request":
+            self.waiting.add(waited_ns)
+
     def add_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
     ) -> None:

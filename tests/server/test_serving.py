@@ -41,8 +41,7 @@ def ask(request, http, grpc):
 
 
 @pytest.mark.parametrize(
-    "model",
-    ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only", "accelerated"],
+    "model", ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only"]
 )
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 200])
 def test_any_number_of_rows_is_answered(ask, model, rows):

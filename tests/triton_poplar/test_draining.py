@@ -236,7 +236,7 @@ def test_the_parts_of_a_long_call_are_answered_one_after_the_other(model):
         ((_, [(name, array)]),) = request.sender.sent
         assert name == "z"
         np.testing.assert_array_equal(array, np.full((1, 4), 2))
-    assert statistics.requests == 3 * BATCH
+    assert model._instance.statistics.requests == 3 * BATCH
 
 
 @pytest.mark.parametrize("model", [{"timeout_ns": "1000000"}], indirect=True)

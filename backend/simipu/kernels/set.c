@@ -5,5 +5,3 @@
 #include "convolution.c"
 
 #include "chain.c"
-
-#include "cells.c"
