@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -80,6 +80,11 @@ dist: .venv/dist
 
 dist-check: dist
 	.ci/check_dist $(PYTHON)
+
+# Needs gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+dist-aarch64: .venv/dist
+	CC=aarch64-linux-gnu-gcc _PYTHON_HOST_PLATFORM=linux-aarch64 \
+	    .venv/dist/bin/python -m build --wheel --outdir dist .
 
 bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
@@ -157,6 +162,10 @@ fuzz: .venv/dev
 	$(BIN)/python tests/popef/fuzz_reader.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/simipu/fuzz_payloads.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/support/kernel_builds.py $(FUZZ_SECONDS)
+
+# As dist-aarch64, and qemu-user.
+test-aarch64: .venv/dev
+	$(BIN)/python tests/support/kernel_builds.py 120 aarch64
 
 ROW_MODELS ?= 5000
 

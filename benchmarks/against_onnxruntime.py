@@ -1,7 +1,9 @@
-"""Comparison with a user's alternative: a small Python-backend model that calls ONNX Runtime.
+"""Comparison with a user's alternatives: small Python-backend models that call ONNX Runtime or
+OpenVINO.
 
-That model serves request by request, in fp32, on the original ONNX file. Every network is served
-beside it in fp16 with partials in half and in float, in fp8 and in fp32. All get the same requests,
+These models serve request by request, in fp32, on the original ONNX file. Every network is served
+beside them in fp16 with partials in half and in float, in fp8, in fp32 and in fp32 on OpenVINO. All
+get the same requests,
 the same batching and as many threads. The small models compute for less than 0.2 ms a row; all give
 them one thread, because there is nothing to share among more.
 """
@@ -26,16 +28,17 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 SERVED = [name for name in NETWORKS if not name[-1].isdigit() or name == "resnet50"]
 """Networks of one row, whose requests are joined if they arrive together."""
 SMALL = ("mlp", "convnet")
+RIVALS = {"onnxruntime": repository.ONNXRUNTIME, "openvino": repository.OPENVINO}
 NUM_ROWS = 8
 """Requests that differ; perf_analyzer sends them in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Models that answer the same: ONNX Runtime's, and those by precision."""
+    """Models that answer the same: ONNX Runtime's and OpenVINO's, and those by precision."""
 
     name: str
-    rival: ModelConfig
+    rivals: tuple[ModelConfig, ...]
     served: dict[str, ModelConfig]
     rows: list[Row]
 
@@ -51,19 +54,27 @@ def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
             compile_network(network, precision, models / f"{name}_{precision}")
         )
         repository.set_instances(config, options.instances)
-        if name in SMALL:
-            config.parameters["sim_threads"].string_value = "1"
+        repository.set_accelerator(config, PRECISIONS[precision].accelerator)
+        threads = options.threads or (1 if name in SMALL else 0)
+        if threads:
+            config.parameters["sim_threads"].string_value = str(threads)
         served[precision] = repository.write_config(models / config.name, config)
     last = served[options.precisions[-1]]
     names = repository.read_names(models / last.name)
-    twin = models / f"{name}_onnxruntime"
-    rival = repository.write_onnxruntime_model(twin, last, names, network.file)
-    return Case(name, rival, served, inputs.make_rows(last, NUM_ROWS))
+    rivals = tuple(
+        repository.write_onnxruntime_model(
+            models / f"{name}_python_{engine}", last, names, network.file, source
+        )
+        for engine, source in RIVALS.items()
+    )
+    return Case(name, rivals, served, inputs.make_rows(last, NUM_ROWS))
 
 
 def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
     """Return the comparison of a case's models under the same requests."""
-    subjects = [Subject(case.rival.name, inputs.write_inputs(folder, case.rival, case.rows))]
+    subjects = [
+        Subject(rival.name, inputs.write_inputs(folder, rival, case.rows)) for rival in case.rivals
+    ]
     for precision, config in case.served.items():
         data = inputs.write_inputs(folder, config, case.rows)
         subjects.append(Subject(config.name, data, PRECISIONS[precision].goal))
@@ -80,12 +91,13 @@ def measure(
         case = write_case(folder, name, options)
         comparisons = [make_comparison(case, each, folder) for each in options.concurrency]
         with repository.serve(folder / "models", folder / "log") as server:
-            if (
-                "fp32" in case.served
-            ):  # this benchmark does not check the answers of other precisions
-                inputs.check_answers(
-                    server.grpc_url, case.rows[0], (case.rival, case.served["fp32"])
-                )
+            # This benchmark does not check the answers of other precisions.
+            exact = [
+                config
+                for each, config in case.served.items()
+                if PRECISIONS[each].precision == "fp32"
+            ]
+            inputs.check_answers(server.grpc_url, case.rows[0], (*case.rivals, *exact))
             found = rounds.run_rounds(
                 server.grpc_url, comparisons, options.rounds, options.seconds, console
             )
@@ -97,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
+    add("--threads", type=int, default=0, help="of every instance (default: the cores, shared)")
     add(
         "--models",
         nargs="+",
@@ -121,8 +134,8 @@ def main() -> None:
         comparisons += compared
         found += measured
     title = (
-        f"beside ONNX Runtime in a Python model, gRPC, a row per request, {options.instances} "
-        "instance(s)"
+        "beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per request, "
+        f"{options.instances} instance(s)"
     )
     report.print_report(title, comparisons, found, console)
 

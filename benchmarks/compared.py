@@ -25,11 +25,13 @@ _PARTIALS = "partials_type="
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Options of poprt for a precision; `partials` are the compiler's, or its default."""
+    """Options of poprt for a precision; `partials` are the compiler's, or its default.
+    `accelerator`: what computes it instead of the CPU kernels."""
 
     precision: str
     goal: Goal
     partials: str = ""
+    accelerator: str = ""
 
 
 PRECISIONS = {
@@ -37,8 +39,9 @@ PRECISIONS = {
     "float": Precision("fp16", Goal(0.9), "float"),
     "fp8": Precision("fp8", Goal(0.5)),
     "fp32": Precision("fp32", Goal(1.0)),
+    "openvino": Precision("fp32", Goal(1.0), accelerator="openvino"),
 }
-"""The first two are by their partials: fp16 both."""
+"""The first two are by their partials: fp16 both. The last one is fp32 on OpenVINO."""
 
 
 def with_precision(arguments: Sequence[str], name: str) -> list[str]:

@@ -32,7 +32,7 @@ from compared import NETWORKS, PRECISIONS, Network, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress
-from simipu import Direction, GraphOptions
+from simipu import Direction, GraphOptions, choose_accelerator
 from simipu.isolation import open_graph
 
 Array = npt.NDArray[Any]
@@ -94,15 +94,15 @@ def make_feeds(
     return made
 
 
-def open_ours(executable: Executable, threads: int, feeds: Feeds) -> Subject:
-    """Open the lowered graph in ONNX Runtime, as an instance does."""
+def open_ours(executable: Executable, threads: int, feeds: Feeds, accelerator: str = "") -> Subject:
+    """Open the lowered graph in ONNX Runtime or on the accelerator, as an instance does."""
     main = executable.executable.program(MAIN_PROGRAM)
     weights = {
         each.name: each.array() for each in executable.executable.constants
     } | executable.weights
-    graph = open_graph(
-        main, weights, GraphOptions(num_threads=threads), executable.executable.numerics
-    )
+    chosen = (choose_accelerator(accelerator, {}),) if accelerator else ()
+    options = GraphOptions(num_threads=threads, accelerators=chosen)
+    graph = open_graph(main, weights, options, executable.executable.numerics)
     names = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
     dtypes = {each.tensor: each.dtype for each in main.streams}
     given = {name: value.astype(dtypes[name]) for name, value in feeds.items()}
@@ -155,7 +155,10 @@ def compare(
         streams = some.executable.program(MAIN_PROGRAM).streams
         outputs = [each.tensor for each in streams if each.direction is Direction.DEVICE_TO_HOST]
         baseline = Subject(partial(session.run, outputs, feeds))
-        subjects = {each: open_ours(found, threads, feeds) for each, found in executables.items()}
+        subjects = {
+            each: open_ours(found, threads, feeds, PRECISIONS[each].accelerator)
+            for each, found in executables.items()
+        }
         measure([baseline, *subjects.values()], options.rounds, options.seconds)
         expected = baseline.run()
         for precision, subject in subjects.items():
@@ -197,7 +200,8 @@ def profile(
             for precision, executable in executables.items():
                 prefix = Path(folder, precision)
                 with node_times.profiling(prefix):
-                    subject = open_ours(executable, threads, feeds)
+                    chosen = PRECISIONS[precision].accelerator
+                    subject = open_ours(executable, threads, feeds, chosen)
                 time_runs(subject.run, options.seconds)
                 del subject
                 node_times.print_tables(prefix, f"{name}, {precision}, {threads} threads", console)

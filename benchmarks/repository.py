@@ -95,6 +95,32 @@ class TritonPythonModel:
         return responses
 """
 """Model of a user who has an ONNX file and no IPU."""
+OPENVINO = """
+import openvino
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        settings = {{
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": {threads},
+            "INFERENCE_PRECISION_HINT": "f32",
+        }}
+        compiled = openvino.Core().compile_model({file!r}, "CPU", settings)
+        self.request = compiled.create_infer_request()
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            inputs = {{tensor.name(): {array} for tensor in request.inputs()}}
+            results = self.request.infer(inputs, share_inputs=True)
+            tensors = [pb_utils.Tensor(name, results[name]) for name in {outputs!r}]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
+"""
+"""The same with OpenVINO."""
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -151,16 +177,21 @@ def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelCon
     config.CopyFrom(like)
     config.backend = "python"
     config.parameters.clear()
+    config.ClearField("optimization")
     write_config(folder, config)
     (folder / "1" / "model.py").write_text(source)
     return config
 
 
 def write_onnxruntime_model(
-    folder: Path, like: ModelConfig, names: Mapping[str, str], file: Path
+    folder: Path,
+    like: ModelConfig,
+    names: Mapping[str, str],
+    file: Path,
+    source: str = ONNXRUNTIME,
 ) -> ModelConfig:
-    """Write the user's model on the ONNX file `file`, for the same requests as the poplar model
-    with configuration `like`.
+    """Write the user's model `source` on the ONNX file `file`, for the same requests as the poplar
+    model with configuration `like`.
 
     `names` gives the tensors' names in `like` by those in the file. Instances share the cores as
     poplar's do.
@@ -182,9 +213,7 @@ def write_onnxruntime_model(
     array = (
         _SCALARS.format(names=scalars) if (scalars := _find_scalars(file)) else "tensor.as_numpy()"
     )
-    source = ONNXRUNTIME.format(
-        threads=threads, file=str(file.resolve()), outputs=outputs, array=array
-    )
+    source = source.format(threads=threads, file=str(file.resolve()), outputs=outputs, array=array)
     return write_python_model(folder, config, source)
 
 
@@ -224,6 +253,13 @@ def read_names(folder: Path) -> dict[str, str]:
 def count_instances(config: ModelConfig) -> int:
     """Return the instances of a model on a machine without a GPU; Triton's default is one."""
     return sum(group.count or 1 for group in config.instance_group) or 1
+
+
+def set_accelerator(config: ModelConfig, name: str) -> None:
+    """Have a model computed by an accelerator of the CPU, or by the CPU kernels ("")."""
+    config.ClearField("optimization")
+    if name:
+        config.optimization.execution_accelerators.cpu_execution_accelerator.add(name=name)
 
 
 def set_instances(config: ModelConfig, count: int) -> None:

@@ -17,7 +17,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("deploy/*.md"),
     ]
 )
-_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+_TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def _anchors(document: Path) -> set[str]:
@@ -47,7 +47,7 @@ def test_paths_of_the_repository_exist(document):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_of_the_makefile_exist(document):
     text = document.read_text()
-    for command in re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", text):
+    for command in re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z][a-z0-9-]*)", text):
         assert command in _TARGETS, command
 
 

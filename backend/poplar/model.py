@@ -7,7 +7,6 @@ It works from a backend directory (`backend: "poplar"`) and as model.py in a mod
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401  otherwise the stub imports it in the first request, which takes 20 ms
 import functools
 import gc
 import json
@@ -102,7 +101,10 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model. Triton reports an error that is raised here as the reason why the model
         did not load."""
-        # Imported here: the process that completes configurations must not load ONNX Runtime.
+        # Imported here: the process that completes configurations must not load ONNX Runtime, and
+        # needs no asyncio, which the stub would otherwise import in the first request, in 20 ms.
+        import asyncio  # noqa: F401
+
         from triton_poplar.instance_state import ModelInstanceState
         from triton_poplar.request import Request
 

@@ -1,4 +1,4 @@
-"""The `poplar-triton` command: serve, tfserving, demo, build, profile, compare, export,
+"""The `poplar-triton` command: serve, tfserving, demo, build, profile, compare, tune, export,
 install, doctor.
 
 The supervisor of `serve` runs as long as the server. So a command imports its modules itself, and
@@ -192,6 +192,13 @@ def _add_compare(add: Add) -> None:
     command.add_arguments(add(command.run, text, command.EXAMPLES))
 
 
+def _add_tune(add: Add) -> None:
+    from poplar_triton.tune import command
+
+    text = "find the fastest configuration of a model on this machine: engine, threads, instances"
+    command.add_arguments(add(command.run, text, command.EXAMPLES))
+
+
 def _add_export(add: Add) -> None:
     from poplar_triton.export import command
 
@@ -224,6 +231,7 @@ _COMMANDS: dict[str, Callable[[Add], None]] = {
     "build": _add_build,
     "profile": _add_profile,
     "compare": _add_compare,
+    "tune": _add_tune,
     "export": _add_export,
     "install": _add_install,
     "doctor": _add_doctor,

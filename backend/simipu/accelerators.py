@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 
 from popef._tools.text import did_you_mean, escape
 from simipu.errors import AcceleratorError
@@ -244,6 +243,11 @@ def describe_engines(chosen: Sequence[ChosenAccelerator]) -> str:
     """Return the engines that load a graph of these accelerators in a child process first, with
     their versions: those of the CPU."""
     packages = [each.entry.package for each in chosen if not each.entry.on_gpu]
+    if not packages:
+        return ""
+    # Imported here: it takes 2 MiB, and few models have accelerators.
+    from importlib import metadata
+
     try:
         return " ".join(f"{package} {metadata.version(package)}" for package in packages)
     except metadata.PackageNotFoundError:  # opening the graph says so

@@ -100,8 +100,10 @@ class PrivateFolder:
     def _make_room(self, folder: int) -> None:
         """Remove the oldest entries, if there are too many or too large ones. Another process may
         do the same."""
-        entries = []
-        for name in os.listdir(folder):
+        names, entries = os.listdir(folder), []
+        if len(names) < self.max_entries and len(names) * self.max_entry_bytes < self.max_bytes:
+            return
+        for name in names:
             with suppress(OSError):
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 entries.append((found.st_mtime_ns, name, found.st_size))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -17,10 +18,14 @@ def start(module: str, describe_version: Callable[[], str]) -> int:
     if sys.argv[1:] in (["--version"], ["-v"]):
         print(describe_version())
         return 0
+    # Modules are never garbage. To search them again and again takes a twentieth of their import.
+    gc.disable()
     try:
         run: Callable[[], int] = importlib.import_module(module).main
     except KeyboardInterrupt:
         return _INTERRUPTED
+    gc.freeze()
+    gc.enable()
     return run()
 
 

@@ -242,6 +242,27 @@ def test_it_is_dark_where_the_user_wants_it_dark_at_once(opened, page):
     assert opened.read_console() == []
 
 
+def test_it_is_printed_light_and_no_wider_than_paper(opened):
+    look = """const last = [...document.querySelectorAll("#time .names button")].at(-1).getBoundingClientRect();
+        const chart = document.getElementById("chart-nodes");
+        return [getComputedStyle(document.body).backgroundColor, chart.width, chart.clientWidth,
+            Math.max(...[...document.querySelectorAll("section")].map((each) => each.offsetWidth)),
+            last.right <= chart.getBoundingClientRect().right + 1];"""
+    opened.prefer("dark")
+    before = opened.run(look)
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    paper, drawn, chart, section, inside = opened.run(look)
+    assert (
+        min(map(int, re.findall(r"\d+", paper)))
+        > 200
+        > max(map(int, re.findall(r"\d+", before[0])))
+    )
+    assert drawn == chart < section == 700
+    assert inside
+    opened.run("dispatchEvent(new Event('afterprint'))")
+    assert opened.run(look) == before
+
+
 def test_two_profiles_stand_side_by_side(opened):
     script = """return [...document.querySelectorAll("#both tbody tr")]
         .map((row) => [...row.cells].map((cell) => cell.textContent))"""

@@ -123,7 +123,7 @@ COMPLETIONS = {
     },
     "popef_dump": {"--w@": "--words", "mode@": "model.onnx models"},
     "poplar-triton": {
-        "@": "serve tfserving demo build profile compare export install doctor",
+        "@": "serve tfserving demo build profile compare tune export install doctor",
         "serve mod@": "models",
         "profile --tra@": "--trace",
     },

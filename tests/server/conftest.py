@@ -22,6 +22,16 @@ from sample_models import gather_model, linear_model, make_model, types_model, w
 
 import popef
 
+ACCELERATED = """
+optimization {
+  execution_accelerators {
+    cpu_execution_accelerator: [
+      { name: "openvino" parameters { key: "num_of_threads" value: "1" } }
+    ]
+  }
+}
+"""
+
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.server)
@@ -274,6 +284,8 @@ def write_incomplete_models(repository: Path) -> None:
 
     They lack everything but the backend, everything, and one tensor.
     """
+    accelerated = write_model(repository / "accelerated", linear_model()) / "config.pbtxt"
+    accelerated.write_text(accelerated.read_text() + ACCELERATED)
     (write_model(repository / "backend_only", linear_model()) / "config.pbtxt").write_text(
         'backend: "poplar"\n'
     )

@@ -41,7 +41,8 @@ def ask(request, http, grpc):
 
 
 @pytest.mark.parametrize(
-    "model", ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only"]
+    "model",
+    ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only", "accelerated"],
 )
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 200])
 def test_any_number_of_rows_is_answered(ask, model, rows):

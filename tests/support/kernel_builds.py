@@ -1,8 +1,10 @@
 """Other builds of the kernels than the installed one: with sanitizers, and with the driver that
 draws what to compute.
 
-    python tests/support/kernel_builds.py SECONDS    draws for so long, then runs the operators'
-    tests
+    python tests/support/kernel_builds.py SECONDS          draws for so long, then runs the
+                                                            operators' tests
+    python tests/support/kernel_builds.py SECONDS aarch64  draws for so long on an emulated
+                                                            processor, compiled by a cross compiler
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ def find_reason() -> str:
     return ""
 
 
-def build_fuzzer(folder: Path) -> Path:
+def build_fuzzer(folder: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
     """Build the driver with all sets of instructions in `folder`."""
     # Not the unit `dispatch`, which the driver includes.
-    objects = build.compile_units(folder, build.SETS, SANITIZERS)
-    command = [*build.find_compiler(), *build.FLAGS, "-D_GNU_SOURCE", *SANITIZERS]
+    objects = build.compile_units(folder, build.find_sets(), flags)
+    command = [*build.find_compiler(), *build.FLAGS, "-D_GNU_SOURCE", *flags]
     sources = [str(TESTS / name) for name in ("fuzz.c", "plain.c")]
     made = folder / "fuzz"
     build.run([*command, f"-I{build.SOURCES}", *sources, *objects, "-lm", "-o", str(made)])
@@ -48,7 +50,7 @@ def build_fuzzer(folder: Path) -> Path:
 def build_library(folder: Path) -> Path:
     """Build the library as installed, except for the sanitizers."""
     made = folder / "libsimipu.so"
-    objects = build.compile_units(folder, build.UNITS, SANITIZERS)
+    objects = build.compile_units(folder, extra=SANITIZERS)
     build.link(objects, made, SANITIZERS)
     return made
 
@@ -83,8 +85,19 @@ def run_operators(library: Path) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
+def fuzz_aarch64(seconds: str) -> int:
+    """Run the fuzzer of aarch64, and link the library; return the fuzzer's status."""
+    os.environ.setdefault("CC", "aarch64-linux-gnu-gcc")
+    with tempfile.TemporaryDirectory() as folder:
+        fuzzer = build_fuzzer(Path(folder), ("-O3", "-static"))
+        build.link(build.compile_units(Path(folder)), Path(folder) / "libsimipu.so")
+        return subprocess.run(["qemu-aarch64", fuzzer, seconds], check=False).returncode
+
+
 def main() -> int:
     """Run the fuzzer and the operators; return the status of the first that fails."""
+    if sys.argv[2:] == ["aarch64"]:
+        return fuzz_aarch64(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         fuzzer = build_fuzzer(Path(folder))
         status = subprocess.run([fuzzer, sys.argv[1]], check=False).returncode

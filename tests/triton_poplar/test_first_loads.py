@@ -4,6 +4,8 @@ Files that loaded so, or in the dry run of a compilation, are known.
 """
 
 import os
+import subprocess
+import sys
 
 import hostile_graphs as hostile
 import numpy as np
@@ -127,6 +129,33 @@ def test_the_child_loads_what_is_loaded_here(make_state):
     np.testing.assert_array_equal(request.outputs()["y"], [0, 2, 0, 4])
     instance.close()
     assert len(os.listdir(KNOWN_FILES.folder)) == 2
+
+
+LOADER = """
+import sys
+from pathlib import Path
+import numpy as np
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.request import Request
+instance = ModelInstanceState(ModelState({"name": "model"}, Path(sys.argv[1])), "model_0")
+request = Request(instance.model_state, {"x": np.array([-1, 2, -3, 4], np.float32)}, ())
+instance.execute([request])
+print(request.outputs()["y"], [name for name in LARGE if name in sys.modules])
+instance.close()
+"""
+LARGE = ["onnx", "onnxgraph", "simipu.demand", "simipu.cost", "argparse", "importlib.metadata"]
+"""Modules that took half of the memory of an instance, and half of the time of its load."""
+
+
+@pytest.mark.slow
+def test_a_later_load_imports_nothing_that_checks_or_lowers_graphs(make_state, tried):
+    state = make_state(relu())
+    load(state)  # from here on the files are known, and the graph is cached
+    command = [sys.executable, "-c", f"LARGE = {LARGE}\n{LOADER}", str(state.version_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[0. 2. 0. 4.] []\n"
+    assert not done.stderr
 
 
 @pytest.mark.slow

@@ -132,7 +132,6 @@ class ChipModel:
 
     def _make_system(self, chips: Chips) -> System:
         points = self._points.get(chips.name, [])
-        errors = list(dict.fromkeys(point.error for point in points))
         fits = any(point.fits for point in points)
         return System(
             chips.name,
@@ -141,7 +140,7 @@ class ChipModel:
             points,
             self._missing,
             reason="" if fits else self._needs.get(chips.name, ""),
-            notes=[*filter(None, [self._note]), *(errors if fits else ())],
+            notes=[self._note] if self._note else [],
             power=find_target(chips.chip).power,
             num_ipus=chips.num_ipus,
             energy_reason="unknown: no power is published for it",

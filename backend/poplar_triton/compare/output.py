@@ -10,7 +10,14 @@ from poprt.terminal import cell
 from rich.console import Console
 
 from popef._tools.text import escape
-from poplar_triton.compare.systems import MODELLED, Comparison, Energy, Point, System
+from poplar_triton.compare.systems import (
+    MODELLED,
+    Comparison,
+    Energy,
+    Point,
+    System,
+    describe_watts,
+)
 from poplar_triton.profile.report import cut, make_page
 
 _UNITS = (("J", 1.0), ("mJ", 1e3), ("uJ", 1e6))
@@ -128,6 +135,9 @@ def list_notes(comparison: Comparison) -> list[str]:
 def _iter_notes(comparison: Comparison, system: System) -> list[str]:
     notes = [system.reason] if system.reason else []
     chosen, best = comparison.choose(system), system.find_best()
+    shown = chosen or best
+    if shown is not None and shown.error:
+        notes.append(shown.error)
     if best is not None and chosen is None:
         fastest = min(point.bounding_seconds for point in system.usable)
         notes.append(
@@ -215,10 +225,7 @@ def _list_powers(systems: Sequence[System]) -> list[list[str]]:
     return [
         [
             power.board,
-            *(
-                "not published" if watts is None else f"{watts:g} W"
-                for watts in (power.idle_watts, power.typical_watts, power.max_watts)
-            ),
+            *map(describe_watts, (power.idle_watts, power.typical_watts, power.max_watts)),
             " ".join(power.sources),
         ]
         for power in powers

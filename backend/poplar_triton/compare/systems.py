@@ -126,7 +126,21 @@ class System:
             None if each is None else self.num_ipus * each / point.samples_per_second
             for each in watts
         )
-        return Energy(least, typical, most, f"modelled from published power: {self.power.board}")
+        return Energy(least, typical, most, f"modelled from {_describe_power(self.power)}")
+
+
+def _describe_power(power: BoardPower) -> str:
+    watts = (power.idle_watts, power.typical_watts, power.max_watts)
+    idle, typical, most = map(describe_watts, watts)
+    return (
+        f"the published power of an IPU's share of the {power.board}: idle {idle}, typical "
+        f"{typical}, maximum {most} ({', '.join(power.sources)})"
+    )
+
+
+def describe_watts(watts: float | None) -> str:
+    """Return published watts, or that there are none."""
+    return "not published" if watts is None else f"{watts:g} W"
 
 
 def cost_per_million(point: Point, price_per_hour: float) -> float:

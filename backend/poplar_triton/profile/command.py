@@ -39,7 +39,14 @@ from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
 from poplar_triton.profile.report import Content, make_report
-from poplar_triton.profile.search import MAX_PROFILES, Attempts, Search, Suggestion
+from poplar_triton.profile.search import (
+    MAX_NODES,
+    MAX_PROFILES,
+    Attempts,
+    Search,
+    Suggestion,
+    default_limit,
+)
 from poplar_triton.profile.source import Estimator, Settings, open_source, quietly
 from poplar_triton.profile.space import GOALS, THROUGHPUT
 from poplar_triton.profile.suggest import (
@@ -182,7 +189,7 @@ def _add_suggest_arguments(parser: Parser) -> None:
     add("--goal", choices=GOALS, help=goal_help)
     most_help = (
         "maximum number of further profiles for --suggest and the report's batch sizes "
-        f"(default: {MAX_PROFILES})"
+        f"(default: {MAX_PROFILES}, fewer for more than {MAX_NODES // MAX_PROFILES:,} nodes)"
     )
     add("--max_profiles", type=positive, metavar="N", help=most_help)
     ipus_help = (
@@ -266,11 +273,8 @@ def _run_one(options: argparse.Namespace) -> int:
 def _count_points(options: argparse.Namespace, num_points: int) -> int:
     """Return the maximum number of profiles, for the progress bar."""
     num_points += bool(options.compare)
-    return num_points + (_max_profiles(options) if options.html or options.suggest else 0)
-
-
-def _max_profiles(options: argparse.Namespace) -> int:
-    return int(options.max_profiles or MAX_PROFILES)
+    further = options.max_profiles or MAX_PROFILES
+    return num_points + (int(further) if options.html or options.suggest else 0)
 
 
 def _try_further(
@@ -288,7 +292,8 @@ def _try_further(
         (replace(point, batch_size=profile.batch_size), profile)
         for point, profile in zip(points, profiles, strict=True)
     ]
-    attempts = Attempts(estimator, _max_profiles(options), known)
+    limit = options.max_profiles or default_limit(profiles[0])
+    attempts = Attempts(estimator, limit, known)
     with quietly():
         search = Search(
             attempts, points[0], profiles[0], options.goal or THROUGHPUT, options.max_ipus

@@ -34,6 +34,10 @@ from poplar_triton.profile.space import (
 MAX_PROFILES = 64
 """Default limit of the further profiles of a command. It suffices for all single changes and batch
 sizes that are tried today, and as many combinations."""
+_MIN_PROFILES = 8
+MAX_NODES = 200_000
+"""Maximum number of nodes in all further profiles by default. A node takes about a millisecond, so
+that a large graph takes minutes and not an hour."""
 
 Figures: TypeAlias = tuple[float, float, float]
 """Latency, throughput and memory, or ratios of them, so that less is better for each."""
@@ -41,6 +45,13 @@ _PRIORITIES = {LATENCY: (0, 1, 2), THROUGHPUT: (1, 0, 2), MEMORY: (2, 1, 0)}
 """Places of the figures by which combinations are ranked, by goal."""
 
 _Attempt: TypeAlias = tuple[Settings, Profile | CompileError]
+
+
+def default_limit(base: Profile) -> int:
+    """Return how many further profiles are made if the user does not say: `MAX_PROFILES`, or fewer
+    of a large graph."""
+    num_nodes = max(1, len(base.estimate.operators))
+    return max(_MIN_PROFILES, min(MAX_PROFILES, MAX_NODES // num_nodes))
 
 
 class Attempts:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from simipu.version import describe_poprt
 
 from popef._tools.arguments import Parser
@@ -168,6 +167,9 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _read(file: Path) -> Any:
+    # Imported here: it takes 20 ms, and few commands read YAML.
+    import yaml
+
     try:
         with file.open("rb") as stream:
             text = stream.read(_MAX_BYTES + 1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from simipu.cost import Peak, count_elements, describe_spread
 
 from popef._tools.text import escape
 from poprt.profiling.kinds import describe_kind
 from poprt.profiling.model_profile import Profile
 from poprt.terminal import cell
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 FOUR_DIGITS = 1000
 """Numbers from here on are written as integers: three digits would need an exponent."""
@@ -270,6 +273,9 @@ def print_tile_mapping(profile: Profile, console: Console) -> None:
 
 def make_table(*columns: str) -> Table:
     """Return a table; columns whose names end in | are numbers and aligned to the right."""
+    # Imported here: it takes 15 ms, and most compilations print no table.
+    from rich.table import Table
+
     table = Table()
     for column in columns:
         table.add_column(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 from onnxgraph import LARGE, STANDARD_DOMAINS, attribute, has_data, iter_bodies, read_array
 from onnxgraph.opsets import AXES_ARE_INPUTS
 
@@ -313,6 +312,9 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> 
     read = [known[name] for name in node.input if name]
     if node.op_type != "Concat" and math.prod(each.size or 1 for each in read) > _MAX_BROADCAST:
         return None
+    # Imported here: it takes 0.1 s, and few graphs have nodes that are computed here.
+    from onnx.reference import ReferenceEvaluator
+
     try:
         graph = helper.make_graph(
             [node], "small", [], [helper.make_value_info(node.output[0], onnx.TypeProto())]

@@ -22,7 +22,7 @@ LIBRARY = Path(__file__).with_name("libsimipu.so")
 OPTION = "SIMIPU_KERNELS"
 """Environment variable that selects the kernels: `none`, or an instruction set of the machine."""
 NONE = "none"
-CHOICES = ("avx512", "avx2", "portable", NONE)
+CHOICES = ("avx512", "avx2", "neon", "portable", NONE)
 
 _log = logging.getLogger("simipu")
 

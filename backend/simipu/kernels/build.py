@@ -7,7 +7,6 @@ The library does not depend on Python or its version.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -23,38 +22,43 @@ FLAGS = [
 ]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
-SETS: dict[str, list[str]] = {"portable": []}
-"""Compiler flags of each instruction set that machines of this kind may have."""
-if platform.machine() == "x86_64":
-    SETS |= {"avx2": AVX2, "avx512": AVX512}
-UNITS: dict[str, tuple[str, list[str]]] = {
-    **{name: (f"{name}.c", []) for name in ("registry", "operators", "calls", "nodes")},
-    "dispatch": ("dispatch.c", []),
-    **{name: ("set.c", flags) for name, flags in SETS.items()},
+SETS: dict[str, dict[str, list[str]]] = {
+    "x86_64": {"avx2": AVX2, "avx512": AVX512},
+    "aarch64": {"neon": ["-DSIMIPU_NEON"]},
 }
-"""Compilation units, by the name of their object file: set.c once for each instruction set."""
+"""Compiler flags of each instruction set besides the portable one, by kind of machine."""
+COMMON = ("registry", "operators", "recurrent", "calls", "nodes", "dispatch")
+"""Compilation units that are compiled once."""
 
 
 class CompilerError(Exception):
     """There is no C compiler, or it reports an error."""
 
 
+def find_sets() -> dict[str, list[str]]:
+    """Return the flags of each instruction set of the machines that the compiler compiles for."""
+    # Cross compilers are found by CC; gcc and clang both name their target.
+    done = run([*find_compiler(), "-dumpmachine"])
+    return {"portable": [], **SETS.get(done.split("-")[0], {})}
+
+
 def compile_units(
-    folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, ...] = ()
+    folder: Path, names: Iterable[str] = (), extra: tuple[str, ...] = ()
 ) -> list[str]:
-    """Compile units into `folder`, and return the paths of their object files. Raises CompilerError
-    if there is no compiler or it reports an error."""
-    compiler = find_compiler()
+    """Compile units into `folder`, and return the paths of their object files. Without names these
+    are all units: the COMMON ones, and set.c once for each instruction set. Raises CompilerError if
+    there is no compiler or it reports an error."""
+    compiler, sets = find_compiler(), find_sets()
     folder.mkdir(parents=True, exist_ok=True)
 
     def compile_unit(name: str) -> str:
-        source, flags = UNITS[name]
-        made = str(folder / f"{name}.o")
-        run([*compiler, *FLAGS, *flags, *extra, "-c", str(SOURCES / source), "-o", made])
+        source, made = "set.c" if name in sets else f"{name}.c", str(folder / f"{name}.o")
+        flags = [*FLAGS, *sets.get(name, []), *extra]
+        run([*compiler, *flags, "-c", str(SOURCES / source), "-o", made])
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compile_unit, names))
+        return list(pool.map(compile_unit, names or (*COMMON, *sets)))
 
 
 def find_compiler(
@@ -79,11 +83,12 @@ def link(objects: Iterable[str], library: Path, extra: tuple[str, ...] = ()) -> 
     run([*find_compiler(), "-shared", "-pthread", *extra, *objects, "-o", str(library)])
 
 
-def run(command: list[str]) -> None:
-    """Run a compiler. Raises CompilerError with its output."""
+def run(command: list[str]) -> str:
+    """Run a compiler, and return its output. Raises CompilerError with its errors."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise CompilerError(f"{command[0]}: {error}") from error
     if done.returncode:
         raise CompilerError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stderr}")
+    return done.stdout

@@ -125,10 +125,15 @@ int64_t count_elements(const int64_t *sizes, size_t rank) {
 }
 
 struct ort_status *open_result(struct call *call, const int64_t *sizes, size_t rank, float **result) {
+    return open_output(call, 0, sizes, rank, result);
+}
+
+struct ort_status *open_output(struct call *call, size_t i, const int64_t *sizes, size_t rank,
+                               float **result) {
     const struct ort_api *api = call->node->api;
     struct ort_value *value;
     void *data;
-    TRY(api->get_output(call->context, 0, sizes, rank, &value));
+    TRY(api->get_output(call->context, i, sizes, rank, &value));
     TRY(api->get_data(value, &data));
     *result = data;
     return NULL;

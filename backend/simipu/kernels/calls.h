@@ -39,8 +39,10 @@ struct ort_status *place_operands(struct call *call, const int64_t *sizes, size_
 /* The product of sizes; -1 where no memory could hold so many floats. */
 int64_t count_elements(const int64_t *sizes, size_t rank);
 
-/* Memory for the result. */
+/* Memory for the result, and for one of several. */
 struct ort_status *open_result(struct call *call, const int64_t *sizes, size_t rank, float **result);
+struct ort_status *open_output(struct call *call, size_t i, const int64_t *sizes, size_t rank,
+                               float **result);
 
 /* What a kernel runs on: ONNX Runtime's threads, and its memory, which has a limit. */
 struct machine machine_of(struct call *call);

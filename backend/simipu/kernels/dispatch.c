@@ -8,20 +8,25 @@
 #define DECLARE(set)                                                                                         \
     enum outcome simipu_multiply_##set(const struct product *, const struct machine *);                      \
     enum outcome simipu_convolve_##set(const struct convolution *, const struct machine *);                  \
-    enum outcome simipu_run_chain_##set(const struct chain *, const struct machine *);
-#define SET(set) {#set, simipu_multiply_##set, simipu_convolve_##set, simipu_run_chain_##set}
+    enum outcome simipu_run_chain_##set(const struct chain *, const struct machine *);                       \
+    enum outcome simipu_recur_##set(const struct recurrence *, const struct machine *);
+#define SET(set)                                                                                             \
+    {#set, simipu_multiply_##set, simipu_convolve_##set, simipu_run_chain_##set, simipu_recur_##set}
 
 struct set {
     const char *name;
     enum outcome (*multiply)(const struct product *, const struct machine *);
     enum outcome (*convolve)(const struct convolution *, const struct machine *);
     enum outcome (*run_chain)(const struct chain *, const struct machine *);
+    enum outcome (*recur)(const struct recurrence *, const struct machine *);
 };
 
 DECLARE(portable)
 #if defined(__x86_64__)
 DECLARE(avx2)
 DECLARE(avx512)
+#elif defined(__aarch64__)
+DECLARE(neon)
 #endif
 
 /* The best first. */
@@ -29,6 +34,8 @@ static const struct set SETS[] = {
 #if defined(__x86_64__)
     SET(avx512),
     SET(avx2),
+#elif defined(__aarch64__)
+    SET(neon),
 #endif
     SET(portable),
 };
@@ -42,6 +49,8 @@ static int is_there(const char *name) {
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (!strcmp(name, "avx2")) return avx2;
+#elif defined(__aarch64__)
+    if (!strcmp(name, "neon")) return 1; /* every such processor has it */
 #endif
     return !strcmp(name, "portable");
 }
@@ -70,6 +79,10 @@ enum outcome simipu_convolve(const struct convolution *convolution, const struct
 
 enum outcome simipu_run_chain(const struct chain *chain, const struct machine *machine) {
     return find_set()->run_chain(chain, machine);
+}
+
+enum outcome simipu_recur(const struct recurrence *recurrence, const struct machine *machine) {
+    return find_set()->recur(recurrence, machine);
 }
 
 __attribute__((visibility("default"))) const char *simipu_instructions(void) { return find_set()->name; }

@@ -160,6 +160,46 @@ struct chain {
 
 enum outcome simipu_run_chain(const struct chain *chain, const struct machine *machine);
 
+/* --- recurrent networks --- */
+
+enum cell { CELL_RNN, CELL_LSTM, CELL_GRU, CELL_GRU_RESET_AFTER };
+enum { GATE_COLUMNS = 16, MAX_DIRECTIONS = 2, MAX_FUNCTIONS = 3 };
+
+/* LSTM, GRU and RNN as ONNX has them, each operator rounded to half. With a = [x, h] W + b for all gates:
+
+       LSTM   i, o, f = f(a), g = g(a);   c' = f c + i g;   h' = o h(c')
+       GRU    z, r = f(a), n = g([x, r h] W + b);   h' = n + z (h - n)
+       RNN    h' = f(a)
+
+   A GRU that resets after has n = g((x W + b) + r (h R + b')), and separate sums for z and r, too. Otherwise
+   the channels of the input and the state are one sum, and so are the biases. */
+struct recurrence {
+    enum cell cell;
+    int64_t directions, steps, batch, width, hidden;
+    int is_reversed; /* the first direction begins at the last step; a second one always does */
+    int is_coupled;  /* LSTM: f is 1 - i */
+    int block, nan_on_overflow;
+    float clip;          /* bound of what the gates' functions are applied to; infinite: none */
+    const float *source; /* [steps, batch, width] */
+    /* [directions, width + hidden, gates * columns]: gates in ONNX's order, the columns of each padded to
+       GATE_COLUMNS */
+    const uint16_t *weights;
+    const float *bias;                      /* [directions, 2 * gates * hidden]; NULL: none */
+    const int32_t *lengths;                 /* [batch]: steps of each row; NULL: all */
+    const float *state, *cells, *peepholes; /* [directions, batch, hidden], the same, [directions, 3 * hidden]
+                                               of i, o, f; NULL: zeros, none */
+    const uint16_t *tables[MAX_DIRECTIONS][MAX_FUNCTIONS]; /* of f, g, h: see STEP_TABLE */
+    float *all, *last, *last_cells; /* [steps, directions, batch, hidden], [directions, batch, hidden] */
+};
+
+enum outcome simipu_recur(const struct recurrence *recurrence, const struct machine *machine);
+
+/* The number of gates of a cell, and of a gate's columns. */
+static inline int64_t count_gates(enum cell cell) { return cell == CELL_RNN ? 1 : cell == CELL_LSTM ? 4 : 3; }
+static inline int64_t pad_gate(int64_t hidden) {
+    return (hidden + GATE_COLUMNS - 1) / GATE_COLUMNS * GATE_COLUMNS;
+}
+
 /* Which instructions are used: "avx512", "avx2" or "portable"; the environment variable SIMIPU_KERNELS names
    one of them to use instead where the machine has it. */
 const char *simipu_instructions(void);

@@ -27,8 +27,10 @@ struct node {
     int64_t block, nan_on_overflow, raises, trans_left, trans_right, left_format, right_format, left_scale,
         right_scale;
     int64_t group, filters_format, filters_scale, packed_rows, slic_taps;
-    int64_t threads; /* of the session; 0: not known */
-    size_t axes;     /* spatial */
+    int64_t cell, hidden, directions, is_reversed, is_coupled, clip; /* `clip`: the bits of a half */
+    int64_t bias, lengths, state, cells, peepholes;                  /* the inputs' places; 0: none */
+    int64_t threads;                                                 /* of the session; 0: not known */
+    size_t axes;                                                     /* spatial */
     int64_t strides[MAX_SPATIAL], dilations[MAX_SPATIAL], pads[2 * MAX_SPATIAL];
 };
 
@@ -44,6 +46,7 @@ struct description {
     struct ort_operator told; /* first: ONNX Runtime gives its address back */
     const char *name;
     size_t fixed; /* inputs before the operands of its steps */
+    size_t outputs;
     const struct attribute *attributes;
     struct ort_status *(*read)(struct node *node, const struct ort_info *info);
     struct ort_status *(*run)(struct node *node, struct ort_context *context);

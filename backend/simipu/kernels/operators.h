@@ -11,6 +11,7 @@ enum { FORMAT_OF_TENSOR, FORMAT_F143, FORMAT_F152 };
 struct ort_status *run_product(struct node *node, struct ort_context *context);
 struct ort_status *read_convolution(struct node *node, const struct ort_info *info);
 struct ort_status *run_convolution(struct node *node, struct ort_context *context);
+struct ort_status *run_recurrent(struct node *node, struct ort_context *context);
 struct ort_status *run_chain(struct node *node, struct ort_context *context);
 
 #endif

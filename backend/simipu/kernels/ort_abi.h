@@ -11,7 +11,7 @@
 enum { ORT_VERSION = 18 };
 
 enum ort_code { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
-enum ort_type { ORT_UNDEFINED = 0, ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_FLOAT16 = 10 };
+enum ort_type { ORT_UNDEFINED = 0, ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT32 = 6, ORT_FLOAT16 = 10 };
 
 struct ort_status;
 struct ort_session_options;

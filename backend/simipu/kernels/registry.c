@@ -5,7 +5,7 @@
 
 #include "operators.h"
 
-enum { MAX_PACKED_ROWS = 4, SLIC_TAPS = 4, MAX_THREADS = 1024 };
+enum { MAX_PACKED_ROWS = 4, SLIC_TAPS = 4, MAX_THREADS = 1024, INFINITE_HALF = 0x7C00 };
 
 #define INTEGER(name, least, most) {#name, offsetof(struct node, name), least, most}
 #define END {NULL, 0, 0, 0}
@@ -37,6 +37,24 @@ static const struct attribute CONVOLUTION[] = {
     END,
 };
 
+static const struct attribute RECURRENT[] = {
+    INTEGER(cell, CELL_RNN, CELL_GRU_RESET_AFTER),
+    INTEGER(hidden, 1, INT32_MAX),
+    INTEGER(block, 1, MAX_BLOCK),
+    INTEGER(directions, 1, MAX_DIRECTIONS),
+    INTEGER(is_reversed, 0, 1),
+    INTEGER(is_coupled, 0, 1),
+    INTEGER(clip, 0, INFINITE_HALF),
+    INTEGER(nan_on_overflow, 0, 1),
+    INTEGER(bias, 0, MAX_OPERANDS),
+    INTEGER(lengths, 0, MAX_OPERANDS),
+    INTEGER(state, 0, MAX_OPERANDS),
+    INTEGER(cells, 0, MAX_OPERANDS),
+    INTEGER(peepholes, 0, MAX_OPERANDS),
+    INTEGER(threads, 0, MAX_THREADS),
+    END,
+};
+
 static const struct attribute CHAIN[] = {INTEGER(nan_on_overflow, 0, 1), INTEGER(raises, 0, 1), END};
 
 static const char *get_name(const struct ort_operator *self) {
@@ -64,8 +82,7 @@ static enum ort_type get_output_type(const struct ort_operator *self, size_t ind
 }
 
 static size_t count_output_types(const struct ort_operator *self) {
-    (void)self;
-    return 1;
+    return ((const struct description *)self)->outputs;
 }
 
 static enum ort_presence get_input_presence(const struct ort_operator *self, size_t index) {
@@ -120,10 +137,12 @@ static void release_in_place(int *inputs, int *outputs) {
     .try_compute = compute, .get_first_opset = get_one
 
 static const struct description OPERATORS[] = {
-    {{TOLD}, "Product", 2, PRODUCT, NULL, run_product},
-    {{TOLD}, "Conv", 2, CONVOLUTION, read_convolution, run_convolution},
+    {{TOLD}, "Product", 2, 1, PRODUCT, NULL, run_product},
+    {{TOLD}, "Conv", 2, 1, CONVOLUTION, read_convolution, run_convolution},
+    {{TOLD}, "Recurrent", 2, 3, RECURRENT, NULL, run_recurrent},
     {{TOLD, .get_in_place = get_in_place, .release_in_place = release_in_place},
      "Chain",
+     1,
      1,
      CHAIN,
      NULL,

@@ -5,3 +5,5 @@
 #include "convolution.c"
 
 #include "chain.c"
+
+#include "cells.c"

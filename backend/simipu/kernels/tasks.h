@@ -61,7 +61,7 @@ typedef int tile_function(const struct part *, const float *const *, const struc
     TILE_OF(tile_h152_, rows, vectors, HALVES, LYING_F152)                                                   \
     TILE_OF(tile_f143_, rows, vectors, FLOATS, LYING_F143)                                                   \
     TILE_OF(tile_f152_, rows, vectors, FLOATS, LYING_F152)
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(SIMIPU_NEON)
 #define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
 #define ROW(T, i) T(i, 1) T(i, 2) T(i, 3) T(i, 4)
 #define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3, tile_##k##i##x4},

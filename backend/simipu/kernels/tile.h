@@ -18,7 +18,7 @@
 #include "kernels.h"
 #include "vectors.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(SIMIPU_NEON)
 enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
 #else
 enum { TILE_ROWS = 4, TILE_VECTORS = 3 };

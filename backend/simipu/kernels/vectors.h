@@ -1,8 +1,9 @@
-/* A register of floats in the three instruction sets that the kernels are compiled for, and what the chip
-   does to the values in it. The includer is compiled once for each, with -m flags that say which.
+/* A register of floats in the instruction sets that the kernels are compiled for, and what the chip does to
+   the values in it. The includer is compiled once for each, with flags that say which.
 
        AVX-512   16 floats, 32 registers       halves by vcvtps2ph, vcvtph2ps
        AVX2       8 floats, 16 registers       the same (F16C)
+       NEON       4 floats, 32 registers       halves by fcvtn, fcvtl
        portable   4 floats                     halves by whole numbers */
 
 #ifndef SIMIPU_VECTORS_H
@@ -138,7 +139,13 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 
 #else
 
+/* What is written with operators here becomes NEON's instructions on aarch64. */
+#if defined(SIMIPU_NEON)
+#include <arm_neon.h>
+#define SET neon
+#else
 #define SET portable
+#endif
 enum { LANES = 4 };
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t I __attribute__((vector_size(16)));
@@ -153,12 +160,19 @@ INLINE V v_load(const float *from) {
 INLINE void v_store(float *to, V x) { memcpy(to, &x, sizeof x); }
 INLINE V v_all(float x) { return (V){x, x, x, x}; }
 INLINE I i_all(int32_t x) { return (I){x, x, x, x}; }
+#if defined(SIMIPU_NEON)
+INLINE V v_choose(I mask, V yes, V no) {
+    return (V)vbslq_f32((uint32x4_t)mask, (float32x4_t)yes, (float32x4_t)no);
+}
+INLINE V v_sum(V x, V y, V sum) { return (V)vfmaq_f32((float32x4_t)sum, (float32x4_t)x, (float32x4_t)y); }
+#else
 INLINE V v_choose(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no & ~mask)); }
+INLINE V v_sum(V x, V y, V sum) { return x * y + sum; } /* the product is exact, see kernels.h */
+#endif
 INLINE V v_add(V x, V y) { return x + y; }
 INLINE V v_sub(V x, V y) { return x - y; }
 INLINE V v_mul(V x, V y) { return x * y; }
 INLINE V v_div(V x, V y) { return x / y; }
-INLINE V v_sum(V x, V y, V sum) { return x * y + sum; } /* the product is exact, see kernels.h */
 INLINE V v_max(V x, V y) { return v_choose(x > y, x, y); }
 INLINE V v_min(V x, V y) { return v_choose(x < y, x, y); }
 INLINE V v_abs(V x) { return (V)((I)x & i_all(0x7FFFFFFF)); }
@@ -169,6 +183,13 @@ INLINE int v_are_zero(V x) {
     I other = x != v_all(0);
     return (other[0] | other[1] | other[2] | other[3]) == 0;
 }
+#if defined(SIMIPU_NEON)
+/* The processor rounds to nearest, and flushes nothing, unless a process asks it to. */
+INLINE float16x4_t v_halves(V x) { return vcvt_f16_f32((float32x4_t)x); }
+INLINE V v_half(V x) { return (V)vcvt_f32_f16(v_halves(x)); }
+INLINE void v_narrow(uint16_t *to, V x) { vst1_u16(to, vreinterpret_u16_f16(v_halves(x))); }
+INLINE V v_widen(const uint16_t *from) { return (V)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
+#else
 /* As whole numbers: normal halves have 13 bits less; below 2^-14 the last bit is that of 0.5 as a float.
 
         float   s eeeeeeee mmmmmmmmmm|mmmmmmmmmmmmm    0xFFF and the last kept bit are added to the 13 bits
@@ -191,17 +212,6 @@ INLINE V v_widen(const uint16_t *from) {
     I special = rest >= i_all(0x0F800000);
     return (V)((I)v_choose(special, (V)(rest | i_all(0x7F800000)), value) | sign);
 }
-INLINE V v_load_part(const float *from, int64_t count) {
-    float held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return v_load(held);
-}
-INLINE void v_store_part(float *to, V x, int64_t count) { memcpy(to, &x, (size_t)count * sizeof *to); }
-INLINE V v_widen_part(const uint16_t *from, int64_t count) {
-    uint16_t held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return v_widen(held);
-}
 /* Of values that are halves or NaN: their bits. */
 INLINE void v_narrow(uint16_t *to, V x) {
     V half = v_half(x);
@@ -213,6 +223,18 @@ INLINE void v_narrow(uint16_t *to, V x) {
     made = (I)v_choose(rest >= i_all(0x7F800000), (V)(i_all(0x7C00) | most), (V)made) | sign;
     H halves = __builtin_convertvector(made & i_all(0xFFFF), H);
     memcpy(to, &halves, sizeof halves);
+}
+#endif
+INLINE V v_load_part(const float *from, int64_t count) {
+    float held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_load(held);
+}
+INLINE void v_store_part(float *to, V x, int64_t count) { memcpy(to, &x, (size_t)count * sizeof *to); }
+INLINE V v_widen_part(const uint16_t *from, int64_t count) {
+    uint16_t held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_widen(held);
 }
 INLINE V v_code_bits(const uint8_t *from, int shift) {
     C codes;

@@ -24,6 +24,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute, iter_reads, make_identity
 
+from simipu.errors import LoadError
 from simipu.numerics.half import HALVES
 
 Function = Callable[[Chain, onnx.NodeProto], str]
@@ -338,10 +339,32 @@ def _make_function(
         copy.output[:] = [names[copy.output[0]]]
         copy.ClearField("name")
         copies.append(copy)
-    copies.append(make_identity(names[result], "y", ""))
+    return _make_model(copies, names[result], opsets, values)
+
+
+def _make_model(
+    nodes: Sequence[onnx.NodeProto],
+    result: str,
+    opsets: Sequence[Any],
+    values: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    """Return a function of x as a model, of all halves to y."""
     half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [HALVES]) for name in "xy"]
-    graph = helper.make_graph(copies, "function", half[:1], half[1:], values)
+    nodes = [*nodes, make_identity(result, "y", "")]
+    graph = helper.make_graph(nodes, "function", half[:1], half[1:], values)
     return helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
+
+
+def tabulate(chain: Chain, result: str, opset: int, lower: Lower) -> npt.NDArray[np.float16]:
+    """Return the values of all halves x of the function that a chain's nodes compute."""
+    model = _make_model(chain.nodes, result, [helper.make_opsetid("", opset)])
+    values = _tabulate(lower(model).SerializeToString(deterministic=True))
+    if values is None:
+        raise LoadError(
+            f"activation function {chain.prefix}: ONNX Runtime cannot compute it in opset {opset}; "
+            "convert the model to opset 17"
+        )
+    return values
 
 
 _IR_VERSION = 9

@@ -24,8 +24,8 @@ from simipu.operators import Rounding
 
 KERNELS = "simipu"
 """Domain of the kernels; only `lower` makes nodes of it."""
-PRODUCT, CONV, CHAIN = "Product", "Conv", "Chain"
-FIXED_INPUTS = {PRODUCT: 2, CONV: 2, CHAIN: 1}
+PRODUCT, CONV, CHAIN, RECURRENT = "Product", "Conv", "Chain", "Recurrent"
+FIXED_INPUTS = {PRODUCT: 2, CONV: 2, CHAIN: 1, RECURRENT: 2}
 """Number of inputs before the operands of steps."""
 MAX_STEPS = 32
 """Maximum number of steps of one node; further steps become another node."""
@@ -210,7 +210,7 @@ def set_threads(graph: onnx.GraphProto, threads: int) -> None:
 def takes_narrow(node: onnx.NodeProto, place: int) -> bool:
     """Return whether a node's input may be a weight in half."""
     if node.domain == KERNELS:
-        return place >= int(node.op_type == CHAIN)
+        return node.op_type != RECURRENT and place >= int(node.op_type == CHAIN)
     return node.op_type == "Gather" and not node.domain and place == 0
 
 

@@ -38,7 +38,7 @@ from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.exceptions import check_floats
-from simipu.numerics.functions import Table, compute_float, find_tables, function_of
+from simipu.numerics.functions import Table, compute_float, find_tables, function_of, tabulate
 from simipu.numerics.kernels import (
     BINARY,
     CHAIN,
@@ -65,6 +65,7 @@ from simipu.numerics.partials import (
     finish_product,
 )
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
+from simipu.numerics.recurrent import GATES, Activation, Recurrence, add_kernel, expand
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.weights import find_codes, iter_readers, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
@@ -97,6 +98,9 @@ def lower(
     opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
+    if (expanded := lowering.expand_recurrences(model)) is not None:
+        model = expanded
+        lowering = _Lowering.of(infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
     around = lowering.context(version)
     has_bodies = needs_bodies(model.graph, around)
@@ -157,6 +161,8 @@ class _Lowering:
     """Tensors of the main graph that are computed by lookup, with their tables."""
     held: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
     """Values of the lookup tables, by initializer."""
+    version: int = OLDEST_OPSET
+    """Opset of the graph."""
 
     @staticmethod
     def of(
@@ -230,8 +236,21 @@ class _Lowering:
             size if isinstance(size, int) else None for size in self.dims[name]
         )
 
+    def expand_recurrences(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
+        """Return the model with the operators that its recurrent nodes stand for; None if it has no
+        such nodes, their sums stay float, or a kernel computes them."""
+        has_nodes = any(node.op_type in GATES for node in iter_nodes(model.graph))
+        if not has_nodes or self.numerics is None or not self.numerics.half_partials:
+            return None
+        if self.is_fused and not self.raises:
+            return None
+        expanded = onnx.ModelProto()
+        expanded.CopyFrom(model)
+        return expanded if expand(expanded.graph, self.dims, self.halves) else None
+
     def find_tables(self, model: onnx.ModelProto) -> None:
         """Find the main graph's activations that can be tables: none if exceptions are enabled."""
+        self.version = find_opset(model, OLDEST_OPSET)
         if self.is_fused and not self.raises:
             self.tables = find_tables(
                 model.graph,
@@ -425,6 +444,8 @@ class _Lowering:
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return the nodes of a product that a kernel computes, or whose sums are kept in half; an
         empty list for others."""
+        if found := self._recurrence(node):
+            return self._lower_recurrence(found)
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
         operands, chain = self._operands_of(node), Chain(f"{node.output[0]}/partials")
@@ -436,6 +457,26 @@ class _Lowering:
         else:
             return []
         self._round(chain, total, operator_of(node).rounding, node.output[0])
+        return chain.nodes
+
+    def _recurrence(self, node: onnx.NodeProto) -> Recurrence | None:
+        """Return the recurrence of a node that a kernel computes, or None for another node."""
+        if not self.is_fused or self.numerics is None or not self.numerics.half_partials:
+            return None
+        return Recurrence.of(node, self.dims, self.halves)
+
+    def _lower_recurrence(self, recurrence: Recurrence) -> list[onnx.NodeProto]:
+        assert self.numerics is not None
+
+        def hold(function: Activation) -> str:
+            chain = Chain(function.name)
+            result = function.add(chain, "x")
+            made = tabulate(chain, result, self.version, lambda model: lower(model, self.numerics))
+            return self._hold(Table("", made))
+
+        chain = Chain(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
+        overflow = int(self.numerics.nan_on_overflow)
+        add_kernel(chain, recurrence, HALF_BLOCK, hold, overflow)
         return chain.nodes
 
     def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:

@@ -238,7 +238,7 @@ def test_the_table_says_what_is_modelled_and_what_is_measured(run):
         "1 thread,",
         "gpu: ",
         "validation found",
-        "energy modelled from published power: IPU-M2000 of 4 IPUs",
+        "share of the IPU-M2000 of 4 IPUs: idle not published, typical 250 W, maximum 375 W (https://",
     ):
         assert word in out
 

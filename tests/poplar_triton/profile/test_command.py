@@ -19,7 +19,7 @@ import pytest
 from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile import command, weightless
+from poplar_triton.profile import command, search, weightless
 from poplar_triton.profile.source import Estimator, Settings, Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.cli import main as poprt
@@ -565,6 +565,18 @@ def test_the_goal_of_the_suggestions_is_chosen(onnx_file, run):
     assert "--batch_size 4096" in told["throughput"]
     out = run(onnx_file, "--batch_size", 256, "--suggest", "--goal", "latency")[1]
     assert "For a lower latency, try" in out
+
+
+def test_a_large_graph_is_profiled_less_often_unless_the_user_says_so(onnx_file, run, monkeypatch):
+    def count(*words):
+        advice = json.loads(run(onnx_file, "--batch_size", 1, "--suggest", "--json", *words)[1])[
+            "advice"
+        ]
+        return advice["tried"] + advice["combinations_tried"]
+
+    monkeypatch.setattr(search, "MAX_NODES", 1)
+    assert count() == 8
+    assert count("--max_profiles", 11) == 11
 
 
 @pytest.mark.parametrize("option", [("--goal", "latency"), ("--max_profiles", 3)])

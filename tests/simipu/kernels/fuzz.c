@@ -1,5 +1,5 @@
-/* Draws products, convolutions and chains, has every set of instructions of this machine compute them, and
-   compares each result with plain.c's, bit for bit.
+/* Draws products, convolutions, chains and recurrent networks, has every set of instructions of this machine
+   compute them, and compares each result with plain.c's, bit for bit.
 
        fuzz SECONDS [SEED]       as many as there is time for
        fuzz 0 SEED               the one of that seed
@@ -17,7 +17,7 @@
 #include "dispatch.c" /* for its table of sets, and which of them are there */
 #include "plain.h"
 
-enum { MAX_WORK = 200000, MAX_DRAWN_STEPS = 6, MAX_TENSORS = 16, TABLE = 1 << 16 };
+enum { MAX_WORK = 200000, MAX_DRAWN_STEPS = 6, MAX_TENSORS = 24, TABLE = 1 << 16 };
 
 /* --- what is drawn --- */
 
@@ -413,13 +413,75 @@ static int fuzz_chain(void) {
     return is_right;
 }
 
+/* Each of them is there or not. */
+static void draw_optional(struct recurrence *r) {
+    int64_t states = r->directions * r->batch * r->hidden, gates = count_gates(r->cell) * r->hidden;
+    if (!one_in(3)) r->bias = draw_floats(2 * r->directions * gates, 0);
+    if (one_in(2)) r->state = draw_floats(states, 0);
+    if (r->cell == CELL_LSTM && one_in(2)) r->cells = draw_floats(states, 0);
+    if (r->cell == CELL_LSTM && one_in(3)) r->peepholes = draw_floats(3 * r->directions * r->hidden, 0);
+    if (!one_in(3)) return;
+    int32_t *lengths = keep((size_t)r->batch * sizeof *lengths);
+    for (int64_t i = 0; i < r->batch; i++) lengths[i] = (int32_t)draw(-1, r->steps + 1);
+    r->lengths = lengths;
+}
+
+static struct recurrence draw_recurrence(void) {
+    struct recurrence r = {
+        .cell = (enum cell)draw(CELL_RNN, CELL_GRU_RESET_AFTER),
+        .directions = draw(1, MAX_DIRECTIONS),
+        .steps = draw(0, 9),
+        .batch = one_in(8) ? draw(0, 40) : draw(1, 6),
+        .width = draw_size(80),
+        .is_reversed = one_in(3),
+        .is_coupled = one_in(4),
+        .block = one_in(4) ? (int)draw(1, MAX_BLOCK) : 16,
+        .nan_on_overflow = one_in(3),
+        .clip = one_in(3) ? half_value((uint16_t)draw(0x3800, 0x4800)) : INFINITY,
+    };
+    int64_t most = MAX_WORK / ((r.steps + 1) * (r.batch + 1) * (r.width + 20) * r.directions);
+    r.hidden = draw_size(most < 1 ? 1 : most > 300 ? 300 : most);
+    struct values tables[MAX_FUNCTIONS];
+    for (int i = 0; i < MAX_FUNCTIONS; i++) draw_table(&tables[i]);
+    for (int d = 0; d < MAX_DIRECTIONS; d++)
+        for (int i = 0; i < MAX_FUNCTIONS; i++) r.tables[d][i] = tables[draw(0, MAX_FUNCTIONS - 1)].data;
+    return r;
+}
+
+static int fuzz_recurrence(void) {
+    struct recurrence r = draw_recurrence();
+    int64_t states = r.directions * r.batch * r.hidden, all = r.steps * states, count = all + 2 * states;
+    r.source = draw_floats(r.steps * r.batch * r.width, 0);
+    r.weights = draw_halves(r.directions * (r.width + r.hidden) * count_gates(r.cell) * pad_gate(r.hidden));
+    draw_optional(&r);
+    float *expected = keep((size_t)count * sizeof *expected), *found = keep((size_t)count * sizeof *found);
+    memset(expected, 0xFF, (size_t)count * sizeof *expected);
+    r.all = expected;
+    r.last = expected + all;
+    r.last_cells = expected + all + states;
+    plain_recur(&r);
+    r.all = found;
+    r.last = found + all;
+    r.last_cells = found + all + states;
+    int is_right = 1;
+    exception = 0;
+    for (int i = 0; i < NUM_SETS; i++) {
+        if (!is_there(SETS[i].name)) continue;
+        memset(found, 0xFF, (size_t)count * sizeof *found);
+        enum outcome outcome = SETS[i].recur(&r, &MACHINE);
+        is_right &= check_outcome("recurrence", &SETS[i], outcome, 0);
+        is_right &= outcome != DONE || compare("recurrence", &SETS[i], expected, found, count);
+    }
+    return is_right;
+}
+
 static int fuzz(uint64_t seed) {
-    static int (*const kinds[])(void) = {fuzz_product, fuzz_convolution, fuzz_chain};
+    static int (*const kinds[])(void) = {fuzz_product, fuzz_convolution, fuzz_chain, fuzz_recurrence};
     state = seed;
     rarity = one_in(2) ? 0 : one_in(2) ? 1000 : 20;
     has_threads = one_in(8);
     is_short_of_memory = one_in(20);
-    int is_right = kinds[draw(0, 2)]();
+    int is_right = kinds[draw(0, 3)]();
     if (!is_right) printf("that was seed %llu\n", (unsigned long long)seed);
     drop_tensors();
     return is_right;

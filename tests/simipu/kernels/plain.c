@@ -267,3 +267,132 @@ void plain_run_chain(const struct chain *c) {
         c->result[e] = run_steps(&c->program, c->values, places, x);
     }
 }
+
+/* --- recurrent networks: one value of one row at a time --- */
+
+/* A step of a row: what it is given, and where its gates' weights and states begin. */
+struct moment {
+    const struct recurrence *of;
+    int64_t direction;
+    const float *input, *state, *cells;
+};
+
+static float rounded(const struct recurrence *of, float value) {
+    return round_to_half(value, ROUNDED, of->nan_on_overflow);
+}
+
+static float function_of(const struct moment *m, int function, float x, int is_clipped) {
+    float clip = m->of->clip;
+    if (is_clipped && x > clip) x = clip;
+    if (is_clipped && x < -clip) x = -clip;
+    return value_of_half(m->of->tables[m->direction][function][bits_of_half(x)]);
+}
+
+/* Channels from `first` to before `last` of the input and `state`, joined, times a gate's column. */
+static float sum_channels(const struct moment *m, const float *state, int64_t first, int64_t last,
+                          int64_t gate, int64_t unit) {
+    const struct recurrence *of = m->of;
+    int64_t columns = count_gates(of->cell) * pad_gate(of->hidden);
+    float total = 0, sum = 0;
+    for (int64_t k = first; k < last; k++) {
+        int64_t row = m->direction * (of->width + of->hidden) + k;
+        float left = k < of->width ? m->input[k] : state[k - of->width];
+        sum += left * value_of_half(of->weights[row * columns + gate * pad_gate(of->hidden) + unit]);
+        if ((k - first + 1) % of->block && k + 1 < last) continue;
+        total = rounded(of, total + sum);
+        sum = 0;
+    }
+    return total;
+}
+
+/* The bias of the input (0) or the state (1). */
+static float bias_of(const struct moment *m, int side, int64_t gate, int64_t unit) {
+    int64_t gates = count_gates(m->of->cell);
+    return m->of->bias[((2 * m->direction + side) * gates + gate) * m->of->hidden + unit];
+}
+
+static float gate_of(const struct moment *m, const float *state, int64_t gate, int64_t unit) {
+    const struct recurrence *of = m->of;
+    float sum = sum_channels(m, state, 0, of->width + of->hidden, gate, unit);
+    if (!of->bias) return sum;
+    return rounded(of, sum + rounded(of, bias_of(m, 0, gate, unit) + bias_of(m, 1, gate, unit)));
+}
+
+/* The sum of the input (0) or the state (1) alone. */
+static float side_of(const struct moment *m, int side, int64_t gate, int64_t unit) {
+    const struct recurrence *of = m->of;
+    int64_t last = side ? of->width + of->hidden : of->width;
+    float sum = sum_channels(m, m->state, side ? of->width : 0, last, gate, unit);
+    return of->bias ? rounded(of, sum + bias_of(m, side, gate, unit)) : sum;
+}
+
+static float look(const struct moment *m, int64_t peephole, float gate, float cells, int64_t unit) {
+    const struct recurrence *of = m->of;
+    if (!of->peepholes) return gate;
+    float weight = of->peepholes[(m->direction * 3 + peephole) * of->hidden + unit];
+    return rounded(of, gate + rounded(of, cells * weight));
+}
+
+static float run_lstm(const struct moment *m, int64_t unit, float *cells) {
+    const struct recurrence *of = m->of;
+    float before = m->cells[unit];
+    float in = function_of(m, 0, look(m, 0, gate_of(m, m->state, 0, unit), before, unit), 1);
+    float kept = function_of(m, 0, look(m, 2, gate_of(m, m->state, 2, unit), before, unit), 1);
+    if (of->is_coupled) kept = rounded(of, 1 - in);
+    float new = function_of(m, 1, gate_of(m, m->state, 3, unit), 1);
+    *cells = rounded(of, rounded(of, before * kept) + rounded(of, new * in));
+    float out = function_of(m, 0, look(m, 1, gate_of(m, m->state, 1, unit), *cells, unit), 1);
+    return rounded(of, function_of(m, 2, *cells, 0) * out);
+}
+
+static float run_gru(const struct moment *m, int64_t unit, const float *reset_state) {
+    const struct recurrence *of = m->of;
+    float update, new;
+    if (of->cell == CELL_GRU) {
+        update = function_of(m, 0, gate_of(m, m->state, 0, unit), 1);
+        new = function_of(m, 1, gate_of(m, reset_state, 2, unit), 1);
+    } else {
+        update = function_of(m, 0, rounded(of, side_of(m, 0, 0, unit) + side_of(m, 1, 0, unit)), 1);
+        float reset = function_of(m, 0, rounded(of, side_of(m, 0, 1, unit) + side_of(m, 1, 1, unit)), 1);
+        float kept = rounded(of, side_of(m, 1, 2, unit) * reset);
+        new = function_of(m, 1, rounded(of, side_of(m, 0, 2, unit) + kept), 1);
+    }
+    return rounded(of, new + rounded(of, update * rounded(of, m->state[unit] - new)));
+}
+
+/* The new state of a row, and its cells, in the place of the old. */
+static void run_moment(const struct moment *m, float *state, float *cells) {
+    const struct recurrence *of = m->of;
+    float made[of->hidden], made_cells[of->hidden], reset_state[of->hidden];
+    for (int64_t i = 0; of->cell == CELL_GRU && i < of->hidden; i++)
+        reset_state[i] = rounded(of, function_of(m, 0, gate_of(m, m->state, 1, i), 1) * m->state[i]);
+    for (int64_t i = 0; i < of->hidden; i++)
+        made[i] = of->cell == CELL_RNN    ? function_of(m, 0, gate_of(m, m->state, 0, i), 1)
+                  : of->cell == CELL_LSTM ? run_lstm(m, i, &made_cells[i])
+                                          : run_gru(m, i, reset_state);
+    memcpy(state, made, sizeof made);
+    if (of->cell == CELL_LSTM) memcpy(cells, made_cells, sizeof made_cells);
+}
+
+static void run_row(const struct recurrence *of, int64_t direction, int64_t row) {
+    int64_t place = (direction * of->batch + row) * of->hidden;
+    float cells[of->hidden], *state = of->last + place;
+    for (int64_t i = 0; i < of->hidden; i++) {
+        state[i] = of->state ? of->state[place + i] : 0;
+        cells[i] = of->cells ? of->cells[place + i] : 0;
+    }
+    for (int64_t i = 0; i < of->steps; i++) {
+        int64_t step = direction || of->is_reversed ? of->steps - 1 - i : i;
+        float *to = of->all + ((step * of->directions + direction) * of->batch + row) * of->hidden;
+        struct moment m = {of, direction, of->source + (step * of->batch + row) * of->width, state, cells};
+        int is_there = !of->lengths || step < of->lengths[row];
+        if (is_there) run_moment(&m, state, cells);
+        for (int64_t unit = 0; unit < of->hidden; unit++) to[unit] = is_there ? state[unit] : 0;
+    }
+    if (of->cell == CELL_LSTM) memcpy(of->last_cells + place, cells, sizeof cells);
+}
+
+void plain_recur(const struct recurrence *of) {
+    for (int64_t direction = 0; direction < of->directions; direction++)
+        for (int64_t row = 0; row < of->batch; row++) run_row(of, direction, row);
+}

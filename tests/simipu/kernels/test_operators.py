@@ -685,3 +685,84 @@ def test_nodes_at_random_are_refused_or_computed(monkeypatch):
             computed_some += 1
             assert result.dtype == np.float32
     assert min(computed_some, refused) > 100
+
+
+RECURRENT = {
+    **dict.fromkeys(("bias", "lengths", "state", "cells", "peepholes", "is_reversed"), 0),
+    "cell": 0,
+    "hidden": 20,
+    "block": 16,
+    "directions": 1,
+    "is_coupled": 0,
+    "clip": 0x7C00,
+    "nan_on_overflow": 0,
+    "threads": 1,
+}
+IDENTITY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+def run_recurrent(feeds, **attributes):
+    """Return the results of a Recurrent node, an RNN of the identity unless told otherwise."""
+    names = [f"x{i}" for i in range(len(feeds))]
+    kinds = {**TYPES, "int32": TensorProto.INT32}
+    inputs = [
+        helper.make_tensor_value_info(name, kinds[value.dtype.name], None)
+        for name, value in zip(names, feeds, strict=True)
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yhc"]
+    given = {**RECURRENT, **attributes}
+    node = helper.make_node("Recurrent", names, list("yhc"), "it", domain="simipu", **given)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("simipu", 1)]
+    model = helper.make_model(
+        helper.make_graph([node], "one", inputs, outputs), opset_imports=imports, ir_version=8
+    )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(USED)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, dict(zip(names, feeds, strict=True)))
+
+
+def test_a_recurrent_network_adds_input_and_state_in_one_sum():
+    x, weights = wide(3, 2, 21, seed=1), halves(1, 41, 32, seed=2) / np.float16(8)
+    found, last, cells = run_recurrent([x, weights, IDENTITY])
+    state = np.zeros((2, 20), np.float16)
+    for step in range(3):
+        joined = np.concatenate([x[step].astype(np.float16), state], 1)
+        state = multiply(joined, weights[0, :, :20], 16)
+        np.testing.assert_array_equal(found[step, 0], state)
+    np.testing.assert_array_equal(last[0], state)
+    assert cells.size == 0
+
+
+@pytest.mark.parametrize(
+    ("feeds", "attributes", "message"),
+    [
+        ([wide(3, 2), halves(1, 41, 32), IDENTITY], {}, "input 0: expected 3 axes, found 2"),
+        (
+            [wide(3, 2, 21), halves(1, 40, 32), IDENTITY],
+            {},
+            "input 1, axis 1: expected a size of 41",
+        ),
+        ([wide(3, 2, 21), wide(1, 41, 32), IDENTITY], {}, "input 1: expected ONNX type 10"),
+        ([wide(3, 2, 21), halves(1, 41, 32), halves(9)], {}, "input 2, axis 0: expected .* 65536"),
+        ([wide(3, 2, 21), halves(1, 41, 32)], {}, "expected input 2, which an attribute names"),
+        (
+            [wide(3, 2, 21), halves(1, 41, 32), IDENTITY, wide(1, 39)],
+            {"bias": 3},
+            "input 3, axis 1: expected a size of 40, found 39",
+        ),
+        (
+            [wide(3, 2, 21), halves(1, 41, 32), IDENTITY, np.ones(3, np.int32)],
+            {"lengths": 3},
+            "input 3, axis 0: expected a size of 2, found 3",
+        ),
+        ([wide(3, 2, 21), halves(1, 41, 32), IDENTITY], {"cell": 4}, "'cell': expected 0 to 3"),
+        ([wide(3, 2, 21), halves(1, 41, 32), IDENTITY], {"state": 7}, "expected input 7"),
+    ],
+)
+def test_recurrent_networks_of_other_shapes_are_refused(feeds, attributes, message):
+    with pytest.raises(ORT_ERRORS, match=message):
+        run_recurrent(feeds, **attributes)

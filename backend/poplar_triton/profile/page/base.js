@@ -102,7 +102,10 @@ const report = (() => {
     waiting = setTimeout(redrawAll, 200);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
-  addEventListener("beforeprint", redrawAll);
+  // Paper is light and has a width of its own.
+  const print = (on) => { document.documentElement.classList.toggle("printing", on); redrawAll(); };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
   return { page, redraws, short, split, whole, percent, kib, colour, css, inkOn, seconds, make, breakable, section, table, scrolled, fitting,
     legend, showTip, tipped };
 })();

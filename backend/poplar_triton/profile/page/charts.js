@@ -60,10 +60,8 @@ function makeCharts({ make, redraws, colour, css, inkOn, whole, legend, showTip,
       };
       for (const at of marks) if (!limit || Math.abs(high(at) - high(limit[0])) > 14) write(at, text(at), "soft");
       if (!limit) return;
-      pen.strokeStyle = colour("bad");
-      pen.setLineDash([6, 4]);
-      pen.strokeRect(-1, floor - high(limit[0]), width + 2, height);
-      pen.setLineDash([]);
+      pen.fillStyle = colour("bad");
+      for (let x = 0; x < width; x += 10) pen.fillRect(x, floor - high(limit[0]), 6, 1);
       write(limit[0], limit[1], "bad");
     }
 
@@ -144,6 +142,8 @@ function makeCharts({ make, redraws, colour, css, inkOn, whole, legend, showTip,
     const points = series.flatMap((each) => each.points);
     const xs = [...points.flatMap((point) => [point.x, ...(point.spread ?? [])]), ...(limit === null ? [] : [limit])], LEFT = 58, RIGHT = 12, TOP = 28, BOTTOM = 38;
 
+    let written = []; // places of the texts, which do not cover each other
+
     function drawPoint(point, shade, at) {
       const [across, down] = at(point), good = point.symbol !== "cross", paint = css(good ? shade : "bad");
       const mark = draw("path", { d: SYMBOLS[point.symbol], transform: `translate(${across} ${down})`, "data-symbol": point.symbol, class: "point", tabindex: 0,
@@ -151,7 +151,9 @@ function makeCharts({ make, redraws, colour, css, inkOn, whole, legend, showTip,
       tipped(mark, () => [point.tip]);
       mark.addEventListener("focus", () => { const { right, bottom } = mark.getBoundingClientRect(); showTip({ clientX: right, clientY: bottom }, [point.tip]); });
       mark.addEventListener("blur", (event) => showTip(event, null));
-      return point.text ? [mark, draw("text", { x: across, y: down - 10, class: "middle" }, point.text)] : [mark];
+      if (!point.text || written.some(([x, y]) => Math.abs(x - across) < 14 && Math.abs(y - down) < 11)) return [mark];
+      written.push([across, down]);
+      return [mark, draw("text", { x: across, y: down - 10, class: "middle" }, point.text)];
     }
 
     function drawSeries({ shade, dashed, points: mine }, at) {
@@ -171,6 +173,7 @@ function makeCharts({ make, redraws, colour, css, inkOn, whole, legend, showTip,
       const along = axis(x, xs, Math.max(2, width / 90)), up = axis(y, points.map((point) => point.y), 5);
       const left = (value) => LEFT + (end - LEFT) * along.at(value), down = (value) => floor - (floor - TOP) * up.at(value);
       let free = 0; // where the next mark has room
+      written = [];
       const seen = along.marks.filter((mark) => left(mark) >= free && (free = left(mark) + 8 * number(mark).length + 6));
       const grid = [...seen.map((mark) => draw("path", { d: `M${left(mark)},${TOP}V${floor}` })), ...up.marks.map((mark) => draw("path", { d: `M${LEFT},${down(mark)}H${end}` }))];
       held.replaceChildren(draw("svg", { width, height, role: "group", "aria-label": label },

@@ -86,6 +86,7 @@ def _splits(blocks: int, limit: int) -> Array:
     # 6 to 9 parts one still has 2. There are at most about 2 * sqrt(blocks) such numbers: the small
     # numbers of parts, and those that small parts lead to.
     root = np.arange(1, math.isqrt(blocks) + 2)
-    parts: Array = np.unique(np.concatenate([root, (blocks - 1) // root + 1]))
+    parts = np.sort(np.concatenate([root, (blocks - 1) // root + 1]))
+    parts = parts[np.diff(parts, prepend=0) > 0]  # np.unique imports numpy.ma: 15 ms
     found: Array = parts[parts <= min(limit, blocks)]
     return found

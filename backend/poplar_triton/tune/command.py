@@ -1,0 +1,285 @@
+"""Arguments of `poplar-triton tune`, the order of its measurements, and what it prints and
+writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from poprt.terminal import make_console, show_progress
+from poprt.triton import ModelConfig, encode_config, new_config, read_config
+from rich.table import Table
+
+from popef._tools.arguments import Parser, positive, whole_number
+from popef._tools.console import naming, print_line
+from popef._tools.staging import StagedFile
+from popef._tools.text import escape
+from popef._tools.zero_requests import ZeroInput, make_inputs
+from poplar_triton import doctor
+from poplar_triton.errors import CommandError, ServerError
+from poplar_triton.profile.bulk import usable_cores
+from poplar_triton.serving.server import MODEL_FILE, TritonServer
+from poplar_triton.tune.candidates import (
+    COLUMNS,
+    Candidate,
+    find_engines,
+    list_layouts,
+    list_modes,
+    read_candidate,
+)
+from poplar_triton.tune.load import MAX_CLIENTS, NUM_WINDOWS, Load, measure
+
+EXAMPLES = (
+    "poplar-triton tune models/magika",
+    "poplar-triton tune models/magika --clients 1 --budget-seconds 60",
+    "poplar-triton tune models/magika --latency-limit-ms 20 --write",
+)
+_MIN_GAIN = 1.05
+"""Minimum throughput of a winner relative to the current configuration, measured in turn: less is
+noise."""
+_WARM_UP_SECONDS = 0.3
+_MEASURED_SHARE, _FIRST_SHARE = 0.4, 0.7
+"""Share of the budget that is spent on measuring, while the rest is for loads; and share after
+which no other candidate is measured, so that the fastest can be compared with the current one."""
+_NUM_DUELS = 3
+_MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.2, 5.0
+
+
+@dataclass(slots=True)
+class Result:
+    """Measurement of a candidate; without a load the reason why there is none."""
+
+    candidate: Candidate
+    load: Load | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Tuning:
+    """All measurements, the fastest candidate, and its throughput relative to the current
+    configuration."""
+
+    results: list[Result] = field(default_factory=list)
+    winner: Candidate | None = None
+    gain: float = 1.0
+
+
+def add_arguments(parser: Parser) -> None:
+    """Give `parser` the arguments that `run` reads."""
+    add = parser.add_argument
+    model_help = "model folder of a Triton repository"
+    parser.add_path("model", folder=True, type=Path, metavar="MODEL", help=model_help)
+    budget_help = "time for all measurements and loads, in seconds (default: %(default)d)"
+    add("--budget-seconds", type=positive, default=120, metavar="N", help=budget_help)
+    clients_help = "number of clients that send requests at once (default: %(default)d)"
+    clients = whole_number(1, MAX_CLIENTS)
+    add("--clients", type=clients, default=8, metavar="N", help=clients_help)
+    limit_help = "choose among the configurations whose 99th percentile is within this latency"
+    add("--latency-limit-ms", type=positive, metavar="MS", help=limit_help)
+    add("--write", action="store_true", help="write the fastest configuration into config.pbtxt")
+    add("--json", action="store_true", help="machine-readable")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print the table, and write the winner if asked to."""
+    doctor.require()
+    folder, file = options.model, options.model / MODEL_FILE
+    if not folder.is_dir():
+        raise CommandError(f"{escape(folder)}: expected a model folder, found none")
+    config = read_config(file) if file.exists() else new_config()
+    config.name = config.name or folder.resolve().name
+    if config.backend not in ("", "poplar"):
+        raise CommandError(
+            f'{escape(file)}: expected backend "poplar", found {escape(config.backend)!r}'
+        )
+    config.backend = "poplar"
+    current = read_candidate(config)
+    start = time.monotonic()
+    with _serve(folder, config.name) as server:
+        tuning = _Tuner(server, config, options, start).tune(current)
+    written = []
+    if options.write and tuning.winner is not None and tuning.winner != current:
+        written = _write(file, tuning.winner.apply(config))
+    if options.json:
+        print(json.dumps(_as_json(tuning) | {"written": list(map(str, written))}, indent=2))
+        return 0
+    _print(options, tuning, current)
+    for each in written:
+        note = "" if each == file else ": the file before, whose comments are lost"
+        print_line(f"wrote {each}{note}")
+    return 0
+
+
+@contextmanager
+def _serve(folder: Path, name: str) -> Iterator[TritonServer]:
+    """Run a server that loads only what it is told to, from a repository with this model."""
+    with tempfile.TemporaryDirectory(prefix="poplar-triton-") as text:
+        repository = Path(text, "repository")
+        repository.mkdir()
+        (repository / name).symlink_to(folder.resolve(), target_is_directory=True)
+        options = ("--model-control-mode=explicit",)
+        with TritonServer(repository, log=Path(text, "log"), options=options) as server:
+            yield server
+
+
+class _Tuner:
+    """Measures candidates one after the other on a server, within a budget of time."""
+
+    def __init__(
+        self, server: TritonServer, config: ModelConfig, options: argparse.Namespace, start: float
+    ) -> None:
+        self._server, self._config = server, config
+        self._clients, self._limit_ms = options.clients, options.latency_limit_ms
+        self._budget_seconds = options.budget_seconds
+        self._deadline = start + options.budget_seconds
+        self._first_deadline = start + _FIRST_SHARE * options.budget_seconds
+        self._window_seconds = _MIN_WINDOW_SECONDS
+
+    def tune(self, current: Candidate) -> Tuning:
+        """Return the measurements. Raises ServerError if the current configuration does not load or
+        answer."""
+        tuning = Tuning()
+        layouts = list_layouts(current, usable_cores(), find_engines())
+        num_runs = len(layouts) + 2 + 2 * _NUM_DUELS
+        share = _MEASURED_SHARE * self._budget_seconds / (num_runs * NUM_WINDOWS)
+        self._window_seconds = min(max(share, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
+        with show_progress("measure", num_runs) as on_step:
+            self._measure_all(tuning, layouts, on_step)
+            if tuning.results[0].load is None:
+                raise ServerError(
+                    f"model {self._config.name!r} cannot be measured as it is configured: "
+                    f"{tuning.results[0].reason}"
+                )
+            best = self._find_best(tuning) or current
+            modes = list_modes(best, may_batch=self._config.max_batch_size > 0)
+            known = {each.candidate for each in tuning.results}
+            self._measure_all(tuning, [each for each in modes if each not in known], on_step)
+            best = self._find_best(tuning) or current
+            tuning.gain = self._compare(current, best, on_step) if best != current else 1.0
+        tuning.winner = best if tuning.gain >= _MIN_GAIN else current
+        return tuning
+
+    def _measure_all(
+        self, tuning: Tuning, candidates: Sequence[Candidate], on_step: Callable[[str], None]
+    ) -> None:
+        for candidate in candidates:
+            on_step(" ".join(candidate.cells()))
+            result = Result(candidate)
+            tuning.results.append(result)
+            if time.monotonic() > self._first_deadline and len(tuning.results) > 1:
+                result.reason = "the budget is spent"
+                continue
+            try:
+                result.load = self._measure(candidate)
+            except ServerError as error:
+                result.reason = str(error)
+
+    def _measure(self, candidate: Candidate) -> Load:
+        name = self._config.name
+        config = MessageToDict(candidate.apply(self._config), preserving_proto_field_name=True)
+        remaining = max(10.0, self._deadline - time.monotonic())
+        self._server.endpoint.load(name, config, remaining)
+        inputs = self._find_inputs()
+        return measure(
+            self._server.http_url,
+            name,
+            inputs,
+            self._clients,
+            self._window_seconds,
+            _WARM_UP_SECONDS,
+        )
+
+    def _find_inputs(self) -> list[ZeroInput]:
+        served = self._server.endpoint.read_config(self._config.name)
+        try:
+            return make_inputs(served or {})
+        except ValueError as error:
+            raise CommandError(f"model {self._config.name!r} cannot be measured: {error}") from None
+
+    def _find_best(self, tuning: Tuning) -> Candidate | None:
+        """Return the candidate with the highest throughput among those within the latency limit;
+        None if there is none."""
+        fit = [
+            (each.load.per_second, number)
+            for number, each in enumerate(tuning.results)
+            if each.load and (not self._limit_ms or each.load.p99_ms <= self._limit_ms)
+        ]
+        return tuning.results[max(fit)[1]].candidate if fit else None
+
+    def _compare(
+        self, current: Candidate, best: Candidate, on_step: Callable[[str], None]
+    ) -> float:
+        """Return the throughput of `best` relative to `current`, measured in turn at least once:
+        the machine's speed drifts."""
+        ratios: list[float] = []
+        for _ in range(_NUM_DUELS):
+            began = time.monotonic()
+            on_step("the fastest and the current configuration in turn")
+            ratios.append(self._measure(best).per_second / self._measure(current).per_second)
+            if 2 * time.monotonic() - began > self._deadline:  # another one would end too late
+                break
+        return sorted(ratios)[len(ratios) // 2]
+
+
+def _print(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> None:
+    table = Table(*COLUMNS, "requests/s (least..greatest)", "p99 ms", "")
+    for each in tuning.results:
+        note = "current" if each.candidate == current else ""
+        if each.candidate == tuning.winner != current:
+            note = "fastest"
+        if each.load is None:
+            table.add_row(*each.candidate.cells(), "not measured", "", escape(each.reason))
+            continue
+        rates = each.load.rates
+        spread = f"{each.load.per_second:.0f} ({min(rates):.0f}..{max(rates):.0f})"
+        table.add_row(*each.candidate.cells(), spread, f"{each.load.p99_ms:.1f}", note)
+    make_console().print(table)
+    if tuning.winner == current:
+        told = f"; the fastest other one reached {tuning.gain:.2f}" if tuning.gain != 1 else ""
+        print_line(f"the current configuration is as fast as any{told}")
+        return
+    print_line(f"the fastest has {tuning.gain:.2f} times the throughput of the current one")
+    if not options.write:
+        print_line("--write writes it into config.pbtxt")
+
+
+def _as_json(tuning: Tuning) -> dict[str, Any]:
+    def describe(each: Result) -> dict[str, Any]:
+        measured = (
+            {"reason": each.reason}
+            if each.load is None
+            else {"per_second": list(each.load.rates), "p99_ms": each.load.p99_ms}
+        )
+        return asdict(each.candidate) | measured
+
+    winner = asdict(tuning.winner) if tuning.winner else None
+    return {
+        "measured": [describe(each) for each in tuning.results],
+        "winner": winner,
+        "gain": tuning.gain,
+    }
+
+
+def _write(file: Path, config: ModelConfig) -> list[Path]:
+    """Replace a configuration, and return the files that are written. Comments are lost, so a file
+    that may have some is kept beside it."""
+    written = [file]
+    with naming(file):
+        if file.exists() and "#" in file.read_text(encoding="utf-8"):
+            kept = file.with_name(f"{file.name}.before-tune")
+            shutil.copy2(file, kept)
+            written.append(kept)
+        staged = StagedFile(file)
+        staged.stream.write(encode_config(config).encode())
+        staged.finish()
+        staged.commit()
+    return written
