@@ -59,7 +59,7 @@ test-browser: .venv/dev browser-tools
 
 SOAK_MINUTES ?= 60
 
-# test-deploy includes three rounds of it, about three minutes.
+# test-deploy includes three rounds of it.
 soak: deploy-tools
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest tests/deploy/test_soak.py
 

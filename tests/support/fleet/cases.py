@@ -22,7 +22,7 @@ from fleet.repositories import Repository, Store
 from fleet.servers import START_SECONDS, STOP_SECONDS, Server, start_all, watch
 from fleet.tools import Tools
 
-AFTER_SECONDS = 5
+AFTER_SECONDS = 2
 """Time for which the clients go on after the event has been noticed everywhere."""
 DRAIN_SECONDS = 3
 NEW_VERSION = 2

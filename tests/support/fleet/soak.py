@@ -31,13 +31,13 @@ from fleet.servers import STOP_SECONDS, Server, start_all
 from fleet.tools import Tools
 
 PER_SECOND = 2.0
-PAUSE_SECONDS = 2
+PAUSE_SECONDS = 1
 """Pause after each event, once the servers have recovered."""
 NEW_VERSION = 2
 MIN_ROUNDS = 3
 DEATHS, RESTARTS = "poplar_supervisor_stub_deaths_total", "poplar_supervisor_restarts_total"
 STALLS = "poplar_supervisor_stalls_total"
-FLOOD_PER_SECOND, FLOOD_SECONDS = 240.0, 10.0
+FLOOD_PER_SECOND, FLOOD_SECONDS = 240.0, 6.0
 """Three times the load that SLOW can compute."""
 
 
