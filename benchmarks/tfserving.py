@@ -1,5 +1,6 @@
 """TensorFlow Serving's protocol beside Triton's own, over gRPC both, with the same models and
-requests: computed in one process and in two, and forwarded to that Triton.
+requests: computed in one process and in two, and forwarded to that Triton. A proxy that passes
+bytes on and reads none says what Python could reach at best.
 
 The time of processors is that of all processes of a server over the requests that its metrics
 count, of a forwarded request also Triton's.
@@ -10,14 +11,17 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import inputs
+import pass_through
 import perf_analyzer
 import report
 import repository
@@ -26,6 +30,7 @@ import synthetic
 from children import read_cpu_seconds
 from perf_analyzer import Measurement
 from poplar_triton import recipes
+from ports import choose_ports
 from rich.table import Table
 from rounds import Comparison, Goal, Round, Subject
 from serving import NUM_ROWS, WIDTHS
@@ -35,7 +40,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 GOALS = {"16B": Goal(0.5), "64KiB": Goal(0.7)}
 """Goals relative to the throughput of Triton's own gRPC, with the computation in the server's own
 processes."""
-TRITON, FORWARDED = "Triton", "forwarded"
+TRITON, FORWARDED, PASSED = "Triton", "forwarded", "passed through"
 PROCESSES = {"1 process": 1, "2 processes": 2}
 REQUESTS = {TRITON: "nv_inference_request_success"}
 """The metric that counts a server's requests."""
@@ -94,7 +99,24 @@ def start_servers(models: Path, folder: Path, stack: ExitStack) -> dict[str, Ser
     servers[FORWARDED] = Server(
         front.grpc_url, (front.pid, triton.pid), front.metrics_url, TENSORFLOW_REQUESTS
     )
+    address, pid = stack.enter_context(pass_on(triton.grpc_url))
+    servers[PASSED] = Server(address, (pid, triton.pid), triton.metrics_url, REQUESTS[TRITON])
     return servers
+
+
+@contextmanager
+def pass_on(target: str) -> Iterator[tuple[str, int]]:
+    """Run the proxy that only passes bytes on to `target`; yield its address and its process."""
+    (port,) = choose_ports(1)
+    command = [sys.executable, pass_through.__file__, target, "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != pass_through.READY:
+                raise RuntimeError("the proxy that passes bytes on did not start")
+            yield f"127.0.0.1:{port}", process.pid
+        finally:
+            process.kill()
 
 
 def make_comparisons(
@@ -106,7 +128,7 @@ def make_comparisons(
     subjects = (
         Subject(name, data, server=TRITON),
         *(Subject(name, data, GOALS.get(name), server=server) for server in PROCESSES),
-        Subject(name, data, server=FORWARDED),
+        *(Subject(name, data, server=server) for server in (FORWARDED, PASSED)),
     )
     return [Comparison(name, concurrency, subjects) for concurrency in at_once]
 
@@ -119,7 +141,8 @@ def make_measure(
 
     def measure(subject: Subject, concurrency: int, seconds: float) -> Measurement:
         server = servers[subject.server]
-        shapes = None if subject.server == TRITON else inputs.whole_shapes(configs[subject.model])
+        is_tritons = subject.server in (TRITON, PASSED)
+        shapes = None if is_tritons else inputs.whole_shapes(configs[subject.model])
         cpu, requests = server.read_cpu_seconds(), server.count_requests()
         measured = perf_analyzer.measure(
             server.grpc_url, subject.model, concurrency, subject.input_data, seconds, shapes=shapes

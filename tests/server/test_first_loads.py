@@ -6,8 +6,6 @@ import pytest
 import tritonclient.http as httpclient
 from poplar_triton.serving.server import TritonServer
 
-pytestmark = pytest.mark.alone
-
 LIMIT = 'parameters [{ key: "sim_load_sec" value: { string_value: "1" } }]\n'
 
 
