@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from compiled_models import compile_once
 from example_counts import examples
 from hypothesis import settings
-from poprt import Compiler, CompilerOptions, Converter
 from sample_models import linear_model
 
 import popef
@@ -40,16 +40,11 @@ def linear() -> onnx.ModelProto:
     return linear_model()
 
 
-_compiled: dict[tuple, object] = {}
-
-
 @pytest.fixture
 def compile_popef(tmp_path: Path) -> Build:
     """Return a function that compiles a model into a PopEF file of the test's folder.
 
     Streamed weights go to weights.popef.
-    A model that a test of this run has compiled before is only written again, because a compilation
-    takes half a second.
     """
 
     def build(
@@ -60,16 +55,10 @@ def compile_popef(tmp_path: Path) -> Build:
         options: dict | None = None,
         **convert,
     ) -> Path:
-        key = (model.SerializeToString(deterministic=True), batch, repr(options), repr(convert))
-        if key not in _compiled:
-            converted = Converter(batch_size=batch, **convert).convert(model)
-            axis = convert.get("batch_axis") or 0
-            _compiled[key] = Compiler.compile(
-                converted, None, CompilerOptions.from_dict(options or {}), batch_axis=axis
-            )
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        _compiled[key].export(path, path.parent / "weights.popef")
+        compiled = compile_once(model, batch=batch, options=options, **convert)
+        compiled.export(path, path.parent / "weights.popef")
         return path
 
     return build

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from compiled_models import compile_once
 from onnx import TensorProto, helper
 from poplar_triton.serving.installation import backend_file
 from poplar_triton.serving.server import TritonServer
@@ -39,9 +41,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, **convert) -> Path:
     """Write a complete model folder as poprt writes it, and return it."""
-    write_triton_model(
-        Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder
-    )
+    write_triton_model(compile_once(model, batch=batch, **convert), folder)
     return folder
 
 
@@ -230,7 +230,7 @@ def write_other_hash(folder: Path) -> None:
     """Replace the good executable by one with another package hash."""
     import dataclasses
 
-    compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
+    compiled = copy.copy(compile_once(linear_model()))
     compiled.executable = dataclasses.replace(compiled.executable, package_hash="abc")
     compiled.export(folder / "1/executable.popef")
 

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from compiled_models import compile_once
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import write_triton_model
 from sample_models import loudness_model, steps_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException
-
-pytestmark = pytest.mark.alone
 
 REQUESTS = 60
 BATCH = 4
@@ -106,9 +105,7 @@ def dependent(tmp_path_factory):
 
 
 def write_model(folder: Path, config: str | None = None) -> None:
-    write_triton_model(
-        Compiler.compile(Converter(batch_size=BATCH).convert(loudness_model())), folder
-    )
+    write_triton_model(compile_once(loudness_model(), batch=BATCH), folder)
     if config is not None:
         (folder / "config.pbtxt").write_text(config)
 

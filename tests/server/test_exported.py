@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from compiled_models import compile_once
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.serving import installation
 from poplar_triton.serving.server import TritonServer
-from poprt import Compiler, Converter
 from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, loudness_model, make_model
 from triton_clients import infer
@@ -67,8 +67,8 @@ def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("exported")
     for name, make in {**MODELS, "loud": loudness_model}.items():
         precision = "fp16" if name == "half" else "fp32"
-        converted = Converter(batch_size=4, precision=precision).convert(make())
-        write_triton_model(Compiler.compile(converted), root / "models" / name)
+        compiled = compile_once(make(), precision=precision)
+        write_triton_model(compiled, root / "models" / name)
         with (root / "models" / name / "config.pbtxt").open("a") as config:
             kind = f"TYPE_{precision.upper()}"
             dims = "[4, 4]" if name == "loud" else REQUESTS[name][0][1]

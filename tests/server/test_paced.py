@@ -4,6 +4,7 @@ Lateness of the CPU is counted.
 """
 
 import concurrent.futures
+import copy
 import dataclasses
 import itertools
 import time
@@ -11,15 +12,13 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from compiled_models import compile_once
 from fault_clients import wait_until
 from life_cycle_models import MODES, set_mode, write_model
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
-from poprt import Compiler, Converter
 from sample_models import make_model
 from triton_clients import infer, read_metric
-
-pytestmark = pytest.mark.alone
 
 BATCH, WIDTH = 4, 16
 STEPS = 1000
@@ -52,7 +51,7 @@ def write_paced(folder, mode, cycles):
         paced,
         ("max_batch_size: 4000", f"max_batch_size: {BATCH}"),
     )
-    compiled = Compiler.compile(Converter(batch_size=BATCH).convert(steps_model()))
+    compiled = copy.copy(compile_once(steps_model(), batch=BATCH))
     programs = tuple(
         dataclasses.replace(p, cycles=cycles if p.cycles else 0)
         for p in compiled.executable.programs

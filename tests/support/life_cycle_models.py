@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+from compiled_models import compile_once
 from onnx import TensorProto, helper
 from poplar_triton.serving.installation import find_triton
 from poprt import Compiler, CompilerOptions, Converter
@@ -136,9 +137,12 @@ def write_model(
 
     `changes` are texts to add to its config.pbtxt, or pairs of texts to exchange in it.
     """
-    write_triton_model(
-        Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder
+    compiled = (
+        compile_once(model)
+        if options is None
+        else Compiler.compile(Converter(batch_size=4).convert(model), None, options)
     )
+    write_triton_model(compiled, folder)
     config = folder / "config.pbtxt"
     for change in changes:
         old, new = (

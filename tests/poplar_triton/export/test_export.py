@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from compiled_models import compile_once
 from google.protobuf import text_format
 from model_runtime import Session
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.export import command
 from poplar_triton.export.check import measure_difference
-from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton.config import new_config
 from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, loudness_model, make_model
@@ -24,9 +24,7 @@ DTYPES = {"TYPE_FP32": np.float32, "TYPE_FP16": np.float16, "TYPE_INT32": np.int
 
 
 def write_model(folder, model, *, batch=4, **convert):
-    write_triton_model(
-        Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder
-    )
+    write_triton_model(compile_once(model, batch=batch, **convert), folder)
     return folder
 
 
@@ -258,11 +256,8 @@ def test_weights_that_one_file_cannot_hold_are_beside_it(tmp_path, monkeypatch):
 
 
 def test_a_popef_file_alone_leaves_with_a_configuration(tmp_path):
-    compiled = Compiler.compile(
-        Converter(batch_size=2, precision="fp16").convert(linear_model()),
-        None,
-        CompilerOptions(constant_weights=False),
-    )
+    options = {"constant_weights": False}
+    compiled = compile_once(linear_model(), batch=2, options=options, precision="fp16")
     compiled.export(tmp_path / "some.popef", tmp_path / "weights.popef")
     assert export(tmp_path / "some.popef", tmp_path / "some") == 0
     config = read_config(tmp_path / "some")
