@@ -3,6 +3,7 @@
 
 #include "channels.h"
 #include "geometry.h"
+#include "lanes.h"
 
 /* --- as a product --- */
 
@@ -238,14 +239,15 @@ enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, cons
     if (!convolution->batches || !convolution->groups || !convolution->outputs || !g.positions) return DONE;
     int by_channel =
         convolution->channels == 1 && convolution->outputs <= MAX_MULTIPLES && g.taps <= MAX_TAPS;
-    enum outcome outcome = take_field(&g, by_channel, machine);
+    int by_lanes = by_channel && is_by_lanes(&g);
+    enum outcome outcome = by_lanes ? DONE : take_field(&g, by_channel, machine);
     if (outcome == DONE) outcome = order_terms(&g, machine);
-    if (outcome == DONE) {
-        if (by_channel)
-            convolve_channels(&g, machine);
-        else
-            convolve_blocks(&g, machine);
-    }
+    if (outcome == DONE && by_lanes)
+        outcome = convolve_by_lanes(&g, machine);
+    else if (outcome == DONE && by_channel)
+        convolve_channels(&g, machine);
+    else if (outcome == DONE)
+        convolve_blocks(&g, machine);
     if (g.terms) machine->release(machine->owner, g.terms);
     if (g.copy) machine->release(machine->owner, g.copy);
     return outcome;

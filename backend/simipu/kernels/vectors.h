@@ -95,7 +95,21 @@ INLINE __m256i v_first(int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 INLINE V v_load_part(const float *from, int64_t count) { return _mm256_maskload_ps(from, v_first(count)); }
-INLINE void v_store_part(float *to, V x, int64_t count) { _mm256_maskstore_ps(to, v_first(count), x); }
+/* In pieces of 4, 2 and 1: AMD's masked stores take tens of operations. */
+INLINE void v_store_part(float *to, V x, int64_t count) {
+    __m128 part = _mm256_castps256_ps128(x);
+    if (count & 4) {
+        _mm_storeu_ps(to, part);
+        part = _mm256_extractf128_ps(x, 1);
+        to += 4;
+    }
+    if (count & 2) {
+        _mm_storel_pi((__m64 *)to, part);
+        part = _mm_movehl_ps(part, part);
+        to += 2;
+    }
+    if (count & 1) _mm_store_ss(to, part);
+}
 INLINE V v_widen_part(const uint16_t *from, int64_t count) {
     uint16_t held[LANES] = {0};
     memcpy(held, from, (size_t)count * sizeof *held);
@@ -312,10 +326,31 @@ INLINE void v_exchange(V rows[LANES], int step) {
 }
 
 INLINE void v_turn(V rows[LANES]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    /* Lanes, pairs and halves, by instructions that AMD is fast at: one that compilers choose for halves
+       takes eight times as long there. */
+    V pairs[LANES], fours[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < LANES; i++) {
+        __m256d first = _mm256_castps_pd(pairs[i / 4 * 4 + i % 4 / 2]);
+        __m256d second = _mm256_castps_pd(pairs[i / 4 * 4 + i % 4 / 2 + 2]);
+        fours[i] =
+            _mm256_castpd_ps(i % 2 ? _mm256_unpackhi_pd(first, second) : _mm256_unpacklo_pd(first, second));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m256 high = _mm256_castps128_ps256(_mm256_extractf128_ps(fours[i], 1));
+        rows[i] = _mm256_insertf128_ps(fours[i], _mm256_castps256_ps128(fours[i + 4]), 1);
+        rows[i + 4] = _mm256_blend_ps(fours[i + 4], high, 0x0F);
+    }
+#else
     if (LANES > 8) v_exchange(rows, 8);
     if (LANES > 4) v_exchange(rows, 4);
     v_exchange(rows, 2);
     v_exchange(rows, 1);
+#endif
 }
 
 /* The names of what is compiled for each set. */

@@ -214,13 +214,13 @@ static void *allocate(void *owner, size_t bytes) {
     void *made;
     if ((is_short_of_memory && one_in(2)) || posix_memalign(&made, 64, bytes)) return NULL;
     memset(made, 0xFF, bytes);
-    num_held++;
+    __atomic_fetch_add(&num_held, 1, __ATOMIC_RELAXED);
     return made;
 }
 
 static void release(void *owner, void *memory) {
     (void)owner;
-    num_held -= memory != NULL;
+    __atomic_fetch_sub(&num_held, memory != NULL, __ATOMIC_RELAXED);
     free(memory);
 }
 
@@ -320,6 +320,8 @@ static void draw_axis(struct convolution *c, int axis, int64_t most) {
 
 static struct convolution draw_convolution(void) {
     struct convolution c = {.batches = draw(1, 3), .groups = one_in(3) ? draw(2, 9) : 1, .packed_rows = 1};
+    int is_depthwise = one_in(4);
+    if (is_depthwise) c.groups = draw(2, 40);
     int axes = (int)draw(1, MAX_SPATIAL);
     c.packed_axis = MAX_SPATIAL - axes;
     for (int i = 0; i < MAX_SPATIAL; i++)
@@ -331,6 +333,7 @@ static struct convolution draw_convolution(void) {
     }
     c.channels = one_in(3) ? draw(1, 4) : draw_size(work < 90 ? work : 90);
     c.outputs = one_in(3) ? 1 : draw_size(work / c.channels + 1 < 300 ? work / c.channels + 1 : 300);
+    if (is_depthwise) c.channels = 1, c.outputs = draw(1, 2);
     if (one_in(20)) c.channels = 0;
     c.block = one_in(4) ? 0 : one_in(4) ? (int)draw(1, MAX_BLOCK) : draw(0, 1) ? 16 : 32;
     if (c.block && c.channels <= c.block && (c.groups > 1 ? !one_in(4) : one_in(8))) {

@@ -1,0 +1,219 @@
+/* Convolutions of groups of one channel where channels.h would waste much: LANES neighbouring channels at a
+   time, one in each lane, with the field turned so that a position's channels are neighbours. Strides,
+   dilations and padding are then only places in the turned field, and no lane is idle at the ends of rows.
+
+       field                   turned, with its padding
+       channel 0: a b c d      0 0 . .   a e . .   b f . .   c g . .   d h . .   0 0 . .
+       channel 1: e f g h      */
+
+#ifndef SIMIPU_LANES_H
+#define SIMIPU_LANES_H
+
+#include "channels.h"
+
+enum {
+    TILE_POSITIONS = 6,      /* whose sums and totals are in registers */
+    CHUNK = 192,             /* positions that are turned back at a time: whole tiles and registers */
+    MIN_CHANNELS = LANES / 2 /* fewer leave too many lanes idle */
+};
+
+/* The turned field; the terms of its geometry begin at places in it. */
+struct lanes {
+    const struct geometry *geometry;
+    const struct machine *machine;
+    int64_t sizes[MAX_SPATIAL]; /* what the windows touch */
+    int has_failed;             /* there is no memory */
+};
+
+/* Whether turning takes less than what copying phases and adding up what lies between rows would. */
+static int is_by_lanes(const struct geometry *g) {
+    const struct convolution *c = g->of;
+    int64_t phases = g->phases[0] * g->phases[1] * g->phases[2];
+    for (int axis = 0; axis < MAX_SPATIAL; axis++)
+        if (phases > 1 && c->strides[axis] > 1) return c->groups >= MIN_CHANNELS;
+    return c->groups >= MIN_CHANNELS && 8 * g->sizes[2] > 9 * c->result_sizes[2];
+}
+
+/* --- the turned field --- */
+
+/* A row of up to LANES planes, which lie `plane` elements apart. */
+static void turn_row(const struct operand *source, int64_t from, int64_t plane, int lanes, int64_t count,
+                     float *to) {
+    const float *floats = (const float *)source->data + from;
+    for (int64_t x = 0; x < count; x += LANES) {
+        V rows[LANES];
+        int64_t some = count - x < LANES ? count - x : LANES;
+        if (source->element == FLOAT && lanes == LANES && some == LANES)
+            for (int i = 0; i < LANES; i++) rows[i] = v_load(floats + i * plane + x);
+        else
+            for (int i = 0; i < LANES; i++)
+                rows[i] = i < lanes ? take_some(source, from + i * plane + x, some) : v_all(0);
+        v_turn(rows);
+        for (int i = 0; i < some; i++) v_store(to + (x + i) * LANES, rows[i]);
+    }
+}
+
+static void turn_field(const struct lanes *turned, int64_t first_plane, int lanes, float *to) {
+    const struct convolution *c = turned->geometry->of;
+    const int64_t *sizes = turned->sizes;
+    int64_t plane = c->field[0] * c->field[1] * c->field[2], before = c->before[2];
+    int64_t start = before < sizes[2] ? before : sizes[2];
+    int64_t end = before + c->field[2] < sizes[2] ? before + c->field[2] : sizes[2];
+    for (int64_t row = 0; row < sizes[0] * sizes[1]; row++, to += sizes[2] * LANES) {
+        int64_t z = row / sizes[1] - c->before[0], y = row % sizes[1] - c->before[1];
+        int is_inside = z >= 0 && z < c->field[0] && y >= 0 && y < c->field[1] && start < end;
+        int64_t zeros = is_inside ? start : sizes[2];
+        memset(to, 0, (size_t)zeros * LANES * sizeof *to);
+        if (!is_inside) continue;
+        turn_row(&c->source, first_plane * plane + (z * c->field[1] + y) * c->field[2], plane, lanes,
+                 end - start, to + start * LANES);
+        memset(to + end * LANES, 0, (size_t)(sizes[2] - end) * LANES * sizeof *to);
+    }
+}
+
+/* Where the windows of the positions from `position` on begin. */
+static void find_windows(const struct lanes *turned, int64_t position, int64_t count, int64_t *starts) {
+    const struct convolution *c = turned->geometry->of;
+    const int64_t *padded = turned->sizes, *sizes = c->result_sizes;
+    int64_t row = position / sizes[2], x = position % sizes[2];
+    for (int64_t i = 0; i < count; row++, x = 0) {
+        int64_t z = row / sizes[1] * c->strides[0], y = row % sizes[1] * c->strides[1];
+        int64_t start = (z * padded[1] + y) * padded[2];
+        for (; x < sizes[2] && i < count; x++) starts[i++] = (start + x * c->strides[2]) * LANES;
+    }
+}
+
+/* --- sums --- */
+
+/* totals of TILE_POSITIONS positions, as in multiply_tile. */
+INLINE int sum_tile(const struct geometry *g, const float *field, const int64_t *starts, const float *weights,
+                    enum rule rule, float *totals) {
+    V total[TILE_POSITIONS], lost = v_all(0);
+    for (int j = 0; j < TILE_POSITIONS; j++) total[j] = v_all(0);
+    int64_t term = 0;
+    for (int64_t block = 0; block < g->num_blocks; block++) {
+        V sums[TILE_POSITIONS];
+        for (int j = 0; j < TILE_POSITIONS; j++) sums[j] = v_all(0);
+        for (int64_t end = term + g->blocks[block]; term < end; term++) {
+            const float *from = field + g->terms[term].plane;
+            V weight = v_load(weights + term * LANES);
+            for (int j = 0; j < TILE_POSITIONS; j++)
+                sums[j] = v_sum(weight, v_load(from + starts[j]), sums[j]);
+        }
+        for (int j = 0; j < TILE_POSITIONS; j++) total[j] = round_total(v_add(total[j], sums[j]), rule);
+    }
+    for (int j = 0; j < TILE_POSITIONS; j++) {
+        v_store(totals + j * LANES, total[j]);
+        lost = v_add(lost, v_sub(total[j], total[j]));
+    }
+    return rule != HALVES || v_are_zero(lost);
+}
+
+/* Whether nothing became infinite or NaN, so that `rule` did not matter. */
+static int sum_tiles(const struct geometry *g, const float *field, const int64_t *starts,
+                     const float *weights, int64_t count, enum rule rule, float *totals) {
+    int is_fast = 1;
+    for (int64_t at = 0; at < count;
+         at += TILE_POSITIONS, starts += TILE_POSITIONS, totals += TILE_POSITIONS * LANES) {
+        if (!g->of->block)
+            sum_tile(g, field, starts, weights, FLOATS, totals);
+        else if (sum_tile(g, field, starts, weights, HALVES, totals))
+            continue;
+        else if (rule == NO_OVERFLOW)
+            sum_tile(g, field, starts, weights, NO_OVERFLOW, totals);
+        else
+            sum_tile(g, field, starts, weights, BOUNDED, totals);
+        is_fast = 0;
+    }
+    return is_fast;
+}
+
+/* The weights of up to LANES filters in the order of the sum; zeros in the lanes that are not used. */
+static void turn_weights(const struct geometry *g, int64_t first_filter, int64_t between, int lanes,
+                         float *weights) {
+    float filter[MAX_TAPS];
+    memset(weights, 0, (size_t)g->num_terms * LANES * sizeof *weights);
+    for (int i = 0; i < lanes; i++) {
+        widen(&g->of->filters, (first_filter + i * between) * g->taps, g->taps, filter);
+        for (int64_t term = 0; term < g->num_terms; term++)
+            weights[term * LANES + i] = filter[g->terms[term].weight];
+    }
+}
+
+/* Up to CHUNK positions of outputs that lie `between` planes of the result apart. */
+static void sum_chunk(const struct lanes *turned, const float *field, const float *weights, int64_t position,
+                      int64_t count, int64_t batch, int64_t output, int lanes) {
+    const struct geometry *g = turned->geometry;
+    const struct convolution *c = g->of;
+    struct operand_run operands[MAX_OPERANDS];
+    int64_t starts[CHUNK + TILE_POSITIONS];
+    _Alignas(64) float totals[CHUNK * LANES], rows[LANES][CHUNK];
+    find_windows(turned, position, count, starts);
+    for (int i = 0; i < TILE_POSITIONS; i++)
+        starts[count + i] = starts[count - 1]; /* of a tile that is not full */
+    int is_fast =
+        sum_tiles(g, field, starts, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
+    if (c->program.exception && c->block && !is_fast) {
+        float told[CHUNK * LANES];
+        sum_tiles(g, field, starts, weights, count, NO_OVERFLOW, told);
+        check_values(&c->program, told, count * LANES);
+    }
+    for (int64_t i = 0; i < count; i += LANES) {
+        V back[LANES];
+        for (int j = 0; j < LANES; j++) back[j] = v_load(totals + (i + j) * LANES);
+        v_turn(back);
+        for (int j = 0; j < LANES; j++) v_store(rows[j] + i, back[j]);
+    }
+    for (int i = 0; i < lanes; i++, output += c->outputs) {
+        find_operands(&c->program, c->values, batch, output, position, operands);
+        float *to = c->result + (batch * c->groups * c->outputs + output) * g->positions + position;
+        run_steps(&c->program, operands, rows[i], to, count);
+    }
+}
+
+static void convolve_lanes(void *data, size_t number) {
+    struct lanes *turned = data;
+    const struct geometry *g = turned->geometry;
+    const struct convolution *c = g->of;
+    const struct machine *machine = turned->machine;
+    int64_t blocks = divide_up(c->groups, LANES), first = (int64_t)number % blocks * LANES;
+    int64_t batch = (int64_t)number / blocks;
+    int lanes = (int)(c->groups - first < LANES ? c->groups - first : LANES);
+    size_t floats = (size_t)(turned->sizes[0] * turned->sizes[1] * turned->sizes[2] * LANES);
+    _Alignas(64) float weights[MAX_TAPS * LANES];
+    float *field = machine->allocate(machine->owner, floats * sizeof *field);
+    if (!field) {
+        __atomic_store_n(&turned->has_failed, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    turn_field(turned, batch * c->groups + first, lanes, field);
+    for (int64_t i = 0; i < c->outputs; i++) {
+        int64_t output = first * c->outputs + i;
+        turn_weights(g, output, c->outputs, lanes, weights);
+        for (int64_t at = 0; at < g->positions; at += CHUNK)
+            sum_chunk(turned, field, weights, at, g->positions - at < CHUNK ? g->positions - at : CHUNK,
+                      batch, output, lanes);
+    }
+    machine->release(machine->owner, field);
+}
+
+static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *machine) {
+    const struct convolution *c = g->of;
+    struct lanes turned = {.geometry = g, .machine = machine};
+    for (int axis = 0; axis < MAX_SPATIAL; axis++)
+        turned.sizes[axis] = (c->result_sizes[axis] - 1) * c->strides[axis] + reach(c, axis) + 1;
+    for (int64_t i = 0; i < g->num_terms; i++) {
+        int64_t tap = g->terms[i].weight, x = tap % c->kernel[2] * c->dilations[2];
+        int64_t y = tap / c->kernel[2] % c->kernel[1] * c->dilations[1];
+        int64_t z = tap / c->kernel[2] / c->kernel[1] * c->dilations[0];
+        g->terms[i].plane = ((z * turned.sizes[1] + y) * turned.sizes[2] + x) * LANES;
+    }
+    size_t tasks = (size_t)(c->batches * divide_up(c->groups, LANES));
+    if ((double)c->batches * c->groups * c->outputs * g->positions * g->taps < SMALL_JOB)
+        for (size_t i = 0; i < tasks; i++) convolve_lanes(&turned, i);
+    else
+        machine->parallel(machine->owner, convolve_lanes, tasks, &turned);
+    return turned.has_failed ? NO_MEMORY : DONE;
+}
+
+#endif
