@@ -232,8 +232,19 @@ static enum outcome convolve_position(const struct convolution *c, const struct 
     return OF_SET(simipu_multiply)(&product, machine);
 }
 
-enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, const struct machine *machine) {
-    if (is_one_position(convolution)) return convolve_position(convolution, machine);
+/* --- filters of many batches --- */
+
+enum { MAX_WIDENED = 1 << 18 }; /* weights that the caches hold as floats */
+
+/* Each batch would widen the filters anew. */
+static int is_widened(const struct convolution *c) {
+    if (c->filters.element == FLOAT || c->batches < 2) return 0;
+    int64_t weights = c->groups * c->outputs * c->channels;
+    for (int axis = 0; axis < MAX_SPATIAL && weights <= MAX_WIDENED; axis++) weights *= c->kernel[axis];
+    return weights <= MAX_WIDENED;
+}
+
+static enum outcome convolve(const struct convolution *convolution, const struct machine *machine) {
     struct geometry g = {.of = convolution};
     measure(&g);
     if (!convolution->batches || !convolution->groups || !convolution->outputs || !g.positions) return DONE;
@@ -250,5 +261,21 @@ enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, cons
         convolve_blocks(&g, machine);
     if (g.terms) machine->release(machine->owner, g.terms);
     if (g.copy) machine->release(machine->owner, g.copy);
+    return outcome;
+}
+
+enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, const struct machine *machine) {
+    if (is_one_position(convolution)) return convolve_position(convolution, machine);
+    if (!is_widened(convolution)) return convolve(convolution, machine);
+    const int64_t *kernel = convolution->kernel;
+    struct convolution widened = *convolution;
+    int64_t weights = convolution->groups * convolution->outputs * convolution->channels * kernel[0] *
+                      kernel[1] * kernel[2];
+    float *filters = machine->allocate(machine->owner, (size_t)weights * sizeof *filters + 1);
+    if (!filters) return NO_MEMORY;
+    widen(&convolution->filters, 0, weights, filters);
+    widened.filters = (struct operand){filters, FLOAT, 1};
+    enum outcome outcome = convolve(&widened, machine);
+    machine->release(machine->owner, filters);
     return outcome;
 }

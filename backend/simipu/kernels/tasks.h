@@ -230,6 +230,9 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
             if (from->element == HALF && some == LANES && j + LANES <= columns) {
                 const uint16_t *halves = (const uint16_t *)from->data + at;
                 for (int i = 0; i < LANES; i++) rows[i] = v_widen(halves + i * between);
+            } else if (from->element == FLOAT && some == LANES && j + LANES <= columns) {
+                const float *floats = (const float *)from->data + at;
+                for (int i = 0; i < LANES; i++) rows[i] = v_load(floats + i * between);
             } else {
                 for (int i = 0; i < LANES; i++)
                     rows[i] = j + i < columns ? take_some(from, at + i * between, some) : v_all(0);
