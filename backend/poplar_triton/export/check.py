@@ -69,7 +69,7 @@ def compare(source: Source, engine: str, run: Run, numerics: str) -> Comparison:
     served = source.state.parameters.sim_numerics
     twin = source.session if served == numerics else source.open_session(numerics)
     requests = list(_iter_requests(source))
-    answers = [run(request) for request in requests]
+    answers = [_run(engine, run, request) for request in requests]
     same = _measure(source, twin, requests, answers)
     dtypes = {port.name: np.dtype(port.stream.dtype) for port in source.outputs}
     if fault := same.find_fault(dtypes):
@@ -95,6 +95,13 @@ def open_onnx(file: Path, threads: int) -> tuple[str, Run]:
         return dict(zip(names, session.run(names, request), strict=True))
 
     return f"ONNX Runtime {onnxruntime.__version__}", run
+
+
+def _run(engine: str, run: Run, request: Answers) -> Answers:
+    try:
+        return run(request)
+    except Exception as error:  # the engines' classes have no common base
+        raise ExportError(f"{engine} cannot run the exported model: {error}") from error
 
 
 def _iter_requests(source: Source) -> Iterator[Answers]:

@@ -140,6 +140,12 @@ def _find_program(state: ModelState, session: Session) -> Program:
             f"model {state.name!r} is fused of {len(program.branches)} models, of which a request "
             "is for one; export the PopEF files of its members instead"
         )
+    if session.row_dependence and session.rows_per_run > program.batch_size:
+        raise ExportError(
+            f"model {state.name!r}: a run computes {session.rows_per_run} rows in batches of "
+            f"{program.batch_size}, whose rows depend on each other ({session.row_dependence}); "
+            "compile it without replicas and with batches_per_step 1"
+        )
     if state.max_batch_size and state.rows.batch_axes:
         raise ExportError(
             f"model {state.name!r}: config.pbtxt has max_batch_size {state.max_batch_size}, but "

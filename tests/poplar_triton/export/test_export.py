@@ -175,6 +175,13 @@ def test_rows_that_depend_on_each_other_leave_as_whole_batches(tmp_path, capsys)
     np.testing.assert_allclose(session.run(["y"], {"x": rows})[0], rows / 15, rtol=1e-6)
 
 
+def test_batches_of_dependent_rows_that_share_a_run_cannot_leave(tmp_path, capsys):
+    compiled = compile_once(loudness_model(), options={"batches_per_step": 2})
+    compiled.export(tmp_path / "loud.popef")
+    assert export(tmp_path / "loud.popef", tmp_path / "out") == 1
+    assert "a run computes 8 rows in batches of 4, whose rows depend" in capsys.readouterr().err
+
+
 def chip_model(*nodes):
     shape = (TensorProto.FLOAT, ["n", 8])
     weights = {"s": np.full(8, 2, np.float32), "b": np.ones(8, np.float32)}
