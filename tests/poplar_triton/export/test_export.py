@@ -19,6 +19,7 @@ from poplar_triton.export.check import measure_difference
 from poprt.triton.config import new_config
 from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, loudness_model, make_model
+from sdk_files import open_file, rewrite
 
 DTYPES = {"TYPE_FP32": np.float32, "TYPE_FP16": np.float16, "TYPE_INT32": np.int32}
 
@@ -271,6 +272,22 @@ def test_a_popef_file_alone_leaves_with_a_configuration(tmp_path):
     assert (config.name, config.max_batch_size) == ("some", 2000)
     session = open_session(tmp_path / "some/1/model.onnx")
     assert describe(session.get_inputs()) == {"x": ("tensor(float16)", ["rows", 4])}
+
+
+def test_a_real_executable_leaves_as_the_graph_that_stands_for_it(tmp_path):
+    folder = write_model(tmp_path / "real", linear_model())
+    file = folder / "1/executable.popef"
+    rewrite(file, open_file(file).metadata, b"\x7fELF machine code of a chip")
+    onnx.save(linear_model(), folder / "1/graph.onnx")
+    edit(
+        folder,
+        "parameters {",
+        'parameters { key: "sim_graph_path" value { string_value: "graph.onnx" } }\nparameters {',
+    )
+    assert export(folder, tmp_path / "out") == 0
+    rows = np.float32([[1, 2, 3, 4]])
+    session = open_session(tmp_path / "out/1/model.onnx")
+    np.testing.assert_array_equal(session.run(["z"], {"x": rows})[0], 2 * rows)
 
 
 def test_a_file_with_other_answers_is_not_written(tmp_path, monkeypatch, capsys):
