@@ -31,8 +31,9 @@ from fleet.servers import STOP_SECONDS, Server, start_all
 from fleet.tools import Tools
 
 PER_SECOND = 2.0
-PAUSE_SECONDS = 1
-"""Pause after each event, once the servers have recovered."""
+PAUSE_SECONDS = 2
+"""Pause after each event, once the servers have recovered. In it the stubs of an unloaded version end;
+the next event kills the youngest stub."""
 NEW_VERSION = 2
 MIN_ROUNDS = 3
 DEATHS, RESTARTS = "poplar_supervisor_stub_deaths_total", "poplar_supervisor_restarts_total"
