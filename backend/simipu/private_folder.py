@@ -7,6 +7,7 @@ is their caller's.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -23,8 +24,10 @@ _log = logging.getLogger("simipu")
 
 def find_cache_folder(name: str) -> Path:
     """Return the folder of this user's cache of that name: `poplar-triton/NAME` in the user's cache
-    folder. It changes with the environment variables."""
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder. It changes with the environment variables, and is relative if the user has no home."""
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(caches):  # the specification of XDG_CACHE_HOME ignores such a path
+        caches = os.path.expanduser("~/.cache")
     return Path(caches, "poplar-triton", name)
 
 
@@ -63,6 +66,8 @@ class PrivateFolder:
 
         Raises OSError if it cannot be written. A folder that is not safe only logs a warning.
         """
+        if not self.path.is_absolute():
+            raise FileNotFoundError(errno.ENOENT, "no home folder; set XDG_CACHE_HOME", self.path)
         os.makedirs(self.path.parent, exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(self.path, 0o700)

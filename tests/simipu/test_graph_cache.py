@@ -268,6 +268,17 @@ def test_a_full_disk_or_a_folder_that_cannot_be_written_only_costs_the_entry(
     assert len(lowered) == 2
 
 
+@pytest.mark.parametrize("caches", ["", "caches"])
+def test_without_a_home_folder_nothing_is_stored(caches, lowered, monkeypatch, tmp_path, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", caches)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without an entry
+    with caplog.at_level(logging.INFO, "simipu"):
+        load()
+    assert "no home folder; set XDG_CACHE_HOME" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_oldest_entries_make_room_for_new_ones(tmp_path):
     store = PrivateFolder(tmp_path / "folder", 10, 100, 50)
     for number, name in enumerate("abc"):
