@@ -95,7 +95,8 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
-    parser.add_argument("--copies", type=int, default=8, help="models (default %(default)s)")
+    parser.add_argument("--copies", type=int, default=4, help="models (default %(default)s)")
+    parser.add_argument("--models", nargs="+", default=[memory.WEIGHTLESS, *MODELS])
     options, _ = parser.parse_known_args()
     if options.copies <= 1:
         parser.error(f"--copies: expected at least 2, found {options.copies}")
@@ -104,7 +105,7 @@ def main() -> None:
     columns = ("private MiB, first", "later", "goal", "processor s, first", "later", "goal")
     title = f"each further model, medians of {options.rounds} rounds"
     table = report.make_table(title, "model", *columns, f"{options.copies} ready, s", "later")
-    for model in (memory.WEIGHTLESS, *MODELS):
+    for model in options.models:
         rounds = []
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as name:
