@@ -49,7 +49,8 @@ def import_openvino() -> Any:
         import openvino
     except ImportError as error:
         raise ExportError(
-            "--to openvino needs the package openvino: pip install openvino; or export --to "
-            "onnxruntime, whose backend runs OpenVINO as an execution accelerator"
+            "--to openvino needs the package openvino: install the extra [openvino] (pip install "
+            "openvino), or export --to onnxruntime, whose backend runs OpenVINO as an execution "
+            "accelerator"
         ) from error
     return openvino
