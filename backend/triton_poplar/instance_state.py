@@ -130,10 +130,14 @@ class ModelInstanceState:
 
     @property
     def kernels(self) -> str:
-        """Accelerators of the configuration. Without: instructions that compute half precision.
-        "none" means that ONNX Runtime's own operators do; the log has the reason."""
-        accelerators = self.model_state.accelerators
-        return ",".join(each.name for each in accelerators) or find_kernels().instructions
+        """Accelerators of the configuration. Without, or if a model may fall back: instructions
+        that compute half precision. "none" means that ONNX Runtime's own operators do; the log has
+        the reason."""
+        state = self.model_state
+        names = [each.name for each in state.accelerators]
+        if not names or state.parameters.sim_accelerator_fallback:
+            names.append(find_kernels().instructions)
+        return ",".join(names)
 
     @property
     def queues(self) -> QueueManager:
