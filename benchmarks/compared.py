@@ -107,6 +107,8 @@ NETWORKS: dict[str, Callable[[Path], Network]] = {
     "mlp_16": _small(synthetic.make_mlp, repository.BATCH_SIZE),
     "convnet": _small(synthetic.make_convnet, 1),
     "convnet_16": _small(synthetic.make_convnet, repository.BATCH_SIZE),
+    "lstm": _small(synthetic.make_lstm, 1),
+    "lstm_16": _small(synthetic.make_lstm, repository.BATCH_SIZE),
 }
 """Functions that write each network, by name; a number in a name is the number of rows of a run."""
 
