@@ -13,7 +13,7 @@
 
 enum {
     TILE_POSITIONS = 6,      /* whose sums and totals are in registers */
-    CHUNK = 192,             /* positions that are turned back at a time: whole tiles and registers */
+    TURNED_BACK = 192,       /* positions that are turned back at a time: whole tiles and registers */
     MIN_CHANNELS = LANES / 2 /* fewer leave too many lanes idle */
 };
 
@@ -140,21 +140,21 @@ static void turn_weights(const struct geometry *g, int64_t first_filter, int64_t
     }
 }
 
-/* Up to CHUNK positions of outputs that lie `between` planes of the result apart. */
+/* Up to TURNED_BACK positions of outputs that lie `between` planes of the result apart. */
 static void sum_chunk(const struct lanes *turned, const float *field, const float *weights, int64_t position,
                       int64_t count, int64_t batch, int64_t output, int lanes) {
     const struct geometry *g = turned->geometry;
     const struct convolution *c = g->of;
     struct operand_run operands[MAX_OPERANDS];
-    int64_t starts[CHUNK + TILE_POSITIONS];
-    _Alignas(64) float totals[CHUNK * LANES], rows[LANES][CHUNK];
+    int64_t starts[TURNED_BACK + TILE_POSITIONS];
+    _Alignas(64) float totals[TURNED_BACK * LANES], rows[LANES][TURNED_BACK];
     find_windows(turned, position, count, starts);
     for (int i = 0; i < TILE_POSITIONS; i++)
         starts[count + i] = starts[count - 1]; /* of a tile that is not full */
     int is_fast =
         sum_tiles(g, field, starts, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
     if (c->program.exception && c->block && !is_fast) {
-        float told[CHUNK * LANES];
+        float told[TURNED_BACK * LANES];
         sum_tiles(g, field, starts, weights, count, NO_OVERFLOW, told);
         check_values(&c->program, told, count * LANES);
     }
@@ -190,9 +190,10 @@ static void convolve_lanes(void *data, size_t number) {
     for (int64_t i = 0; i < c->outputs; i++) {
         int64_t output = first * c->outputs + i;
         turn_weights(g, output, c->outputs, lanes, weights);
-        for (int64_t at = 0; at < g->positions; at += CHUNK)
-            sum_chunk(turned, field, weights, at, g->positions - at < CHUNK ? g->positions - at : CHUNK,
-                      batch, output, lanes);
+        for (int64_t at = 0; at < g->positions; at += TURNED_BACK)
+            sum_chunk(turned, field, weights, at,
+                      g->positions - at < TURNED_BACK ? g->positions - at : TURNED_BACK, batch, output,
+                      lanes);
     }
     machine->release(machine->owner, field);
 }
