@@ -304,8 +304,8 @@ def test_a_graph_gives_what_its_streams_say(load, node):
 
 
 def test_nothing_lies_where_onnx_runtime_looks_for_files():
-    assert [path.name for path in computed._NO_DATA.parent.iterdir()] == ["empty"]
-    assert not computed._NO_DATA.stat().st_size
+    assert [path.name for path in computed.NO_DATA.parent.iterdir()] == ["empty"]
+    assert not computed.NO_DATA.stat().st_size
 
 
 def test_a_process_with_a_lower_limit_keeps_it():
