@@ -387,12 +387,12 @@ class Walk:
                 # The layout of the work is that of the first result; others may have other axes.
                 is_main = value.shape == self.values.get(node.output[0], value).shape
                 given = work.layout if is_main else None
-                self.layouts[name] = given or linear(name, value)
+                self.layouts[name] = given or linear(value)
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
-        """Return whether a Slice skips elements; False if its step is unknown."""
+        """Return whether a Slice skips or reverses elements; False if its step is unknown."""
         steps = node.input[4:] if node.op_type == "Slice" else ()
-        return any(abs(_read_number(self._known.get(name), 1)) != 1 for name in steps)
+        return any(_read_number(self._known.get(name), 1) != 1 for name in steps)
 
     def _context(self, node: onnx.NodeProto) -> Context:
         inputs = _values(node, node.input, self.values)

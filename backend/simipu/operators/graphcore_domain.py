@@ -15,6 +15,7 @@ contains the operator. Without it there are no old entries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import ERF, Elementwise
+from simipu.operators.formulas.layout import linear
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.guards import pass_on
@@ -248,10 +250,20 @@ def _find_cache_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 def _copy_cache(context: Context) -> Work:
     """Return the cost of copying the cache aside, with its layout, and back behind the new entries
     (graphcore/PopTransformer, custom_ops/kv_cache.cpp)."""
-    moved = context.bytes_per_tile(context.result)
+    # Each row lies whole on a tile: some have a row more than others.
+    value, tiles = context.result, context.target.num_tiles
+    rows = math.prod(value.shape[:-1])
+    imbalance = math.ceil(rows / tiles) * tiles / rows
+    layout = replace(linear(value, ("dealt rows", value.size, rows)), imbalance=imbalance)
+    moved = context.fullest(value.size, layout) * value.bytes_per_element
     copies = _PASSES * moved / context.target.copy_bytes_per_cycle
     return context.spread(
-        "data movement", copies, context.exchange_cycles(moved), local_steps=1, temporary=moved
+        "data movement",
+        copies,
+        context.exchange_cycles(moved),
+        local_steps=1,
+        temporary=moved,
+        layout=layout,
     )
 
 
@@ -333,7 +345,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         **_like("LeakyRelu", _COMPARED, _standard("LeakyRelu"), "LeakyRelu", in_place=(0,)),
         **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT),
         **_like(
-            "Remap", moves.move, pass_on, "its input, laid out anew: a copy of it", rounding=EXACT
+            "Remap", moves.remap, pass_on, "its input, laid out anew: a copy of it", rounding=EXACT
         ),
         "AttentionMask": Operator(
             rows=rows.attention_mask,

@@ -313,7 +313,7 @@ def sample(context: Context, samples: Value) -> Work:
     """Return the cost of interpolating `samples`."""
     moved = _CORNERS * context.bytes_per_tile(samples)
     atom = min(WHOLE_ATOM_BYTES, max(HALF_BYTES, samples.bytes_per_element))
-    compute = v.rearrangement_cycles(moved, atom)
+    compute = moved * v.REARRANGE_CYCLES_PER_BYTE[atom]
     fetch = context.spread("sampling", compute, context.exchange_cycles(moved), temporary=moved)
     return in_turn("sampling", fetch, passes(context, "sampling", samples, _SAMPLING_PASSES))
 
@@ -352,7 +352,7 @@ def written(context: Context) -> Work:
     """Return the cost of TensorScatter: only the update is moved; the cache stays in place."""
     _, update = context.operands
     moved = context.bytes_per_tile(update)
-    compute = v.rearrangement_cycles(moved, WHOLE_ATOM_BYTES)
+    compute = moved * v.REARRANGE_CYCLES_PER_BYTE[WHOLE_ATOM_BYTES]
     return context.spread("data movement", compute, context.exchange_cycles(moved))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from onnxgraph import Value
 
 from simipu.operators.formulas import vertices as v
-from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, turning_cycles
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
@@ -60,7 +60,7 @@ class Elementwise:
     def _gathered(self, context: Context, layout: Layout) -> Work:
         """Return the work of a node whose operand is fragmented into single elements, such as by
         slices with steps. The elements are brought together first, and the result is contiguous."""
-        whole = replace(linear(layout.origin, context.result), imbalance=layout.imbalance)
+        whole = replace(linear(context.result, context.node.output[0]), imbalance=layout.imbalance)
         layouts = [whole if each == layout else each for each in context.layouts]
         work = self(replace(context, layouts=layouts))
         width = context.result.bytes_per_element
@@ -95,17 +95,12 @@ class Elementwise:
         """Return `cycles` plus those of moving an operand as large as the result to it, if another
         operator placed it elsewhere, and the bytes moved. Weights lie as their first reader needs
         them."""
-        # Same origin: equal elements are on the same tiles already. Pieces along the same axis, of
-        # whole vectors, arrive as the vertex reads them; others are also copied on the tile.
+        # Same identity: equal elements are on the same tiles already.
         value, own = context.inputs[i], context.layout(i)
-        if value is None or own is None or (layout is not None and own.origin == layout.origin):
+        if value is None or own is None or layout is None or own.identity == layout.identity:
             return cycles, 0.0
         moved = elements * value.bytes_per_element
-        axis = layout.axis if layout else own.axis
-        atom = operand_atom(value, own, axis)
-        if atom < WHOLE_ATOM_BYTES or axis != own.axis:
-            cycles += moved * v.REARRANGE_CYCLES_PER_BYTE[atom]
-        return cycles, moved
+        return cycles + turning_cycles(value, own, layout, moved), moved
 
     def loop(self, value: Value) -> v.InnerLoop:
         """Return the loop for the width of a tensor."""
@@ -174,7 +169,7 @@ def broadcast_cycles(
     #         +-----+-----+-----+  each of its runs
     #          a row of values     a row for all rows, as a bias: a tile receives the part that its
     #                              row parts need, once, and repeats it for each of its rows
-    lay = layout or linear("", context.result)
+    lay = layout or linear(context.result)
     run, grain = lay.piece, lay.grain
     width = value.bytes_per_element
     copied = elements * width / context.target.copy_bytes_per_cycle

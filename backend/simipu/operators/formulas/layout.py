@@ -9,7 +9,7 @@ for a view, at most once per operand, in pieces as long as the layout keeps toge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -30,9 +30,10 @@ WHOLE_ATOM_BYTES = 8
 class Layout:
     """Layout of a tensor on the tiles."""
 
-    origin: str
-    """Tensor whose layout it has: elements of two operands with the same origin are on the same
-    tiles."""
+    identity: Hashable
+    """What decides on which tile the element of an index is, counted row after row: an even spread,
+    a product's plan, or the name of a tensor that nothing else lies like. Tensors of equal
+    identities are on the same tiles, whoever placed them."""
     axis: int
     """Dimension whose elements are adjacent in memory."""
     piece: int
@@ -71,6 +72,27 @@ def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
     return max(HALF_BYTES, together) if together in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
 
 
+def moved_atom(value: Value, source: Layout, target: Layout) -> int:
+    """Return the bytes that stay together when a tensor is brought from one layout to another."""
+    # Whole rows follow one another: only the last one of a tile ends within a vector.
+    if _has_whole_rows(source, value) and _has_whole_rows(target, value):
+        return WHOLE_ATOM_BYTES
+    return operand_atom(value, source, target.axis)
+
+
+def turning_cycles(value: Value, source: Layout, target: Layout, moved: float) -> float:
+    """Return the cycles of a tile that copies `moved` received bytes of a tensor into the pieces of
+    another layout: none if they arrive so, in whole vectors along the same axis."""
+    atom = moved_atom(value, source, target)
+    arrives = atom == WHOLE_ATOM_BYTES and source.axis == target.axis
+    return 0.0 if arrives else moved * REARRANGE_CYCLES_PER_BYTE[atom]
+
+
+def _has_whole_rows(layout: Layout, value: Value) -> bool:
+    rank = len(value.shape)
+    return layout.axis == rank - 1 and layout.row_parts == 1 and layout.piece >= value.shape[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A node that moves nothing, with its inputs that have data, the source first, and its
@@ -81,7 +103,7 @@ class View:
     inputs: Sequence[Value]
     result: Value
     strided: bool
-    """True for a slice that skips elements."""
+    """True for a slice that skips or reverses elements."""
     source: Layout
     value: Value
 
@@ -90,11 +112,12 @@ ViewRule = Callable[[View], Layout]
 """Function that returns the layout of a view, as far as it keeps elements together."""
 
 
-def linear(name: str, value: Value) -> Layout:
+def linear(value: Value, identity: Hashable = None) -> Layout:
     """Return the layout row after row, in equal parts: that of inputs from the host, and of results
-    that no product made."""
+    that no product made. With an `identity` the parts are not those of all such tensors."""
     length = max(1, value.shape[-1]) if value.shape else 1
-    return Layout(name, max(0, len(value.shape) - 1), length, length)
+    even = ("even", value.size, value.bytes_per_element)
+    return Layout(identity or even, max(0, len(value.shape) - 1), length, length)
 
 
 def follow(view: View, rule: ViewRule | None) -> Layout:
@@ -102,17 +125,21 @@ def follow(view: View, rule: ViewRule | None) -> Layout:
     source's, or row after row if the shape changes."""
     source, value, result = view.source, view.value, view.result
     if rule is None or not value.shape or not result.shape:
-        return source if value.shape == result.shape else linear(source.origin, result)
+        return source if value.shape == result.shape else linear(result, view.node.output[0])
     found = rule(view)
     parts = min(found.row_parts, max(1, result.shape[found.axis]))
-    origin = found.origin if value.shape == result.shape else view.node.output[0]
-    return replace(found, origin=origin, row_parts=parts)
+    # Elements keep their index, as in every Reshape, unless some are left out or repeated.
+    identity = found.identity if value.size == result.size else view.node.output[0]
+    return replace(found, identity=identity, row_parts=parts)
 
 
 def transposed_view(view: View) -> Layout:
     """Layout of a Transpose."""
     order = list(attribute(view.node, "perm", list(reversed(range(len(view.result.shape))))))
-    return replace(view.source, axis=order.index(view.source.axis))
+    # Elements keep their index if only axes of one element change their places.
+    wide = [axis for axis in order if view.value.shape[axis] > 1]
+    identity = view.source.identity if wide == sorted(wide) else view.node.output[0]
+    return replace(view.source, identity=identity, axis=order.index(view.source.axis))
 
 
 def reshaped_view(view: View) -> Layout:
@@ -138,6 +165,8 @@ def cut_view(view: View) -> Layout:
     """Return the layout of a slice or a padded tensor. Along the pieces' dimension it keeps their
     common divisor; along others whole pieces stay."""
     source, value = view.source, view.value
+    if view.strided:  # it may be as large as its source, but the other way round
+        source = replace(source, identity=view.node.output[0])
     size = view.result.shape[source.axis]
     if size == value.shape[source.axis]:
         return source

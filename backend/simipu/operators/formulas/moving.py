@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import code_of
-from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear
-from simipu.operators.formulas.work import Context, Work
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear, moved_atom
+from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import HALF_BYTES
 
 INDEX_BYTES = 4
@@ -20,9 +20,26 @@ INDEX_BYTES = 4
 def move(context: Context) -> Work:
     """Return the cost of an exchange, and of a copy on the tile in pieces that stay together."""
     moved = context.bytes_per_tile(context.result)
-    compute = v.rearrangement_cycles(moved, _atom_bytes(context))
+    compute = moved * v.REARRANGE_CYCLES_PER_BYTE[_atom_bytes(context)]
     exchange = context.exchange_cycles(moved)
     work = context.spread("data movement", compute, exchange, temporary=moved)
+    return replace(work, code=work.code.rearranging(moved))
+
+
+def remap(context: Context) -> Work:
+    """Return the cost of Remap: its source is copied into even parts, row after row, or only on its
+    tiles if it already lies there. With `fwd_clone_layout` nothing moves (graphcore/examples,
+    remap_tensor_ce.cpp)."""
+    if context.attribute("fwd_clone_layout", 0):
+        return Work(VIEW)
+    value, source, even = context.source, context.source_layout, linear(context.result)
+    moved = context.bytes_per_tile(value)
+    if source is None or source.identity == even.identity:
+        copied = moved / context.target.copy_bytes_per_cycle
+        return context.spread("data movement", copied, steps=0, local_steps=1, layout=even)
+    copied = moved * v.REARRANGE_CYCLES_PER_BYTE[moved_atom(value, source, even)]
+    exchange = context.exchange_cycles(moved)
+    work = context.spread("data movement", copied, exchange, temporary=moved, layout=even)
     return replace(work, code=work.code.rearranging(moved))
 
 
@@ -47,8 +64,8 @@ def gather(context: Context) -> Work:
     row = max(1, context.result.size // count)
     lookup = _Lookup(context, count, row, max(1, table.size // row), table.bytes_per_element)
     compute, exchange, temporary = min(lookup.iter_ways(), key=lambda way: way[0] + way[1])
-    even = linear(context.node.output[0], context.result)
-    layout = replace(even, imbalance=context.calibration.lookup_imbalance)
+    own = linear(context.result, context.node.output[0])
+    layout = replace(own, imbalance=context.calibration.lookup_imbalance)
     return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
 
 

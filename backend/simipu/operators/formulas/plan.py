@@ -118,7 +118,8 @@ class Plan:
     """Bytes of a tile for copies of the rows, of the columns, and of the sums; sums that are the
     result are not a copy."""
     receivers: tuple[int, int]
-    """Number of tiles that receive the same part of the rows, and of the columns."""
+    """Number of tiles that receive the same part of the rows, and of the columns. Those of the rows
+    each have a part of a row of the result."""
     k_parts: int
     """Number of tiles over which the sums are split."""
     serial: int
@@ -128,8 +129,8 @@ class Plan:
     of weights, partial sums."""
     result_elements: int
     """Elements of the result on the fullest tile."""
-    row_parts: int
-    """Number of tiles over which the output channels are spread."""
+    swapped: bool
+    """True if the operands' roles were exchanged."""
     splits: str
     """Description of the splits."""
     kind: str
@@ -437,7 +438,7 @@ class _Counted:
             serial=int(ways.serial[way]),
             messages=int(ways.messages()[way]),
             result_elements=math.ceil(results[way]),
-            row_parts=int((ways.row_split if swapped else ways.n_split)[way]),
+            swapped=swapped,
             splits=" ".join(f"{name} {int(split[way])}" for name, split in splits if split[way] > 1)
             or "one tile",
             kind=self.other_kind if self.is_other[way] else "",

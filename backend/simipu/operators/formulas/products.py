@@ -4,7 +4,7 @@ tiles, and `narrow` those with groups of few channels (section 3)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -83,10 +83,14 @@ def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]
 def with_stored(context: Context, product: Product) -> Product:
     """Return the product with the weights as its columns, if one of the operands is constant,
     whichever it is."""
-    known = [context.is_constant(i) for i in range(2)]
-    if known == [True, False]:
+    if _has_weights_first(context):
         product = replace(product, rows=product.n, n=product.rows)
-    return replace(product, stored=any(known))
+    return replace(product, stored=any(context.is_constant(i) for i in range(2)))
+
+
+def _has_weights_first(context: Context) -> bool:
+    """Return whether the first operand of a product is constant, and the second is not."""
+    return [context.is_constant(i) for i in range(2)] == [True, False]
 
 
 def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = (-1, -2)) -> Work:
@@ -351,7 +355,7 @@ def _iter_narrow(context: Context, product: Product, kernel: Sequence[int]) -> I
         exchange=plan.exchange,
         steps=plan.steps,
         tiles=plan.tiles,
-        layout=_blocks_of_channels(context, plan.result_elements / even, 1),
+        layout=_blocks_of_channels(context, narrow, plan.result_elements / even, 1),
         temporary_bytes=plan.received_bytes,
         code=(SLIC_CODE if plan.kind == "SLIC" else VMAC_CODE).rearranging(plan.received_bytes),
         macs=product.macs,
@@ -388,14 +392,15 @@ def _plan(context: Context, product: Product) -> Plan:
 def planned(context: Context, product: Product) -> Work:
     """Return the cost of a product whose operands have the layout and type that its plan needs."""
     plan = _plan(context, product)
+    is_exchanged = _is_exchanged(context, product)
+    receivers = plan.receivers[::-1] if is_exchanged else plan.receivers
     # An operand for many tiles is first brought into the plan's layout, once.
     rearranged = sum(
         context.bytes_per_tile(value)
-        for i, (value, receivers) in enumerate(
-            zip(context.inputs[:2], plan.receivers, strict=False)
-        )
-        if value is not None and context.layout(i) is not None and receivers > MAX_RECEIVERS
+        for i, (value, tiles) in enumerate(zip(context.inputs[:2], receivers, strict=False))
+        if value is not None and context.layout(i) is not None and tiles > MAX_RECEIVERS
     )
+    identity = (_order_of(context), plan.result, plan.swapped != is_exchanged)
     imbalance = plan.result_elements * context.target.num_tiles / max(1, context.result.size)
     expanded = f"expanded {product.expanded}" if product.expanded > 1 else ""
     return Work(
@@ -409,12 +414,29 @@ def planned(context: Context, product: Product) -> Work:
         code=_code(plan, product),
         macs=product.macs,
         plan=" ".join(filter(None, [expanded, plan.kind, plan.splits])),
-        layout=replace(_blocks_of_channels(context, imbalance, plan.row_parts), spread=plan.result),
-        broadcasts=plan.row_parts,
+        layout=replace(
+            _blocks_of_channels(context, identity, imbalance, receivers[0]), spread=plan.result
+        ),
+        broadcasts=plan.receivers[0],
         receivers=plan.receivers,
         weights=plan.columns,
         busy_workers=context.busy_workers(0 if plan.kind else plan.rows),
     )
+
+
+def _is_exchanged(context: Context, product: Product) -> bool:
+    """Return whether the rows of a product are those of the second operand (`with_stored`)."""
+    return product.stored and not product.field and _has_weights_first(context)
+
+
+def _order_of(context: Context) -> Hashable:
+    """Return what decides, beside the plan, which element of the result has which index."""
+    # A convolution's result is [images, channels, positions]. A matmul's groups, rows and columns
+    # may be any dimensions: which ones, the other dimensions of the operands say, or the equation.
+    if "Conv" in context.node.op_type:
+        return "field"
+    shapes = [value.shape[:-2] for value in context.inputs[:2] if value is not None]
+    return (context.attribute("equation", b""), *shapes)
 
 
 def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
@@ -423,19 +445,22 @@ def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
     8.1)."""
     # Whole: pieces lie along the summed dimension, are multiples of a block of channels, and are
     # on as many tiles as the plan splits the sums over.
-    left, value = context.layout(0), context.inputs[0]
+    place, axis = (1, -2) if _is_exchanged(context, product) else (0, -1)
+    rows, value = context.layout(place), context.inputs[place]
     stored = product.stored or (product.field and context.is_constant(1))
     whole = (
-        left is not None
+        rows is not None
         and value is not None
-        and left.axis == len(value.shape) - 1
-        and left.grain % BLOCK == 0
-        and left.row_parts == plan.k_parts
+        and rows.axis == len(value.shape) + axis
+        and rows.grain % BLOCK == 0
+        and rows.row_parts == plan.k_parts
     )
     return plan.copied_bytes(stay=(whole and not product.field, stored))
 
 
-def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> Layout:
+def _blocks_of_channels(
+    context: Context, identity: Hashable, imbalance: float, row_parts: int
+) -> Layout:
     """Return a layout of blocks of output channels, which are spread over `row_parts` tiles."""
     # [channels / 16][rows][16]: pieces of 16 along the channels, axis 1 of a convolution and the
     # last of a matmul. A shorter last piece limits what can be moved together (section 3.6).
@@ -444,7 +469,7 @@ def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> L
     axis = 1 if "Conv" in context.node.op_type and rank > 1 else max(0, rank - 1)
     length = max(1, value.shape[axis]) if value.shape else 1
     return Layout(
-        next(iter(context.node.output), ""),
+        identity,
         axis,
         min(BLOCK, length),
         math.gcd(BLOCK, length),

@@ -11,7 +11,7 @@ from onnxgraph import Value
 
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.elementwise import broadcast_cycles
-from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
+from simipu.operators.formulas.layout import Layout, linear, turning_cycles
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import FLOAT_BYTES, HALF_BYTES
 
@@ -53,7 +53,7 @@ class _Rows:
         # of 16, as many such parts as its elements make (`count`). Along another axis than the
         # pieces', rows are first brought together, so that they lie whole.
         length = max(1, value.shape[axis] if value.shape else 1)
-        lay = layout or linear("", value)
+        lay = layout or linear(value)
         elements = context.fullest(value.size, lay)
         along = lay.axis == axis % max(1, len(value.shape))
         parts = lay.row_parts if along else 1
@@ -66,7 +66,7 @@ class _Rows:
     def of_groups(context: Context, value: Value, layout: Layout | None, groups: int) -> _Rows:
         """Return groups of channels with all their positions, each spread over its share of the
         tiles."""
-        lay = layout or linear("", value)
+        lay = layout or linear(value)
         elements = context.fullest(value.size, lay)
         parts = max(1, context.target.num_tiles // groups)
         count = max(1, math.ceil(groups / context.target.num_tiles))
@@ -172,11 +172,9 @@ def _by_rows(context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence
     moved = rows * own * width
     compute = moved / context.target.copy_bytes_per_cycle
     compute += vertex.cycles(rows, own, width, context.target.workers_per_tile)
-    layout = context.source_layout
+    whole_rows, layout = linear(value, ("whole rows", value.size, rows, own)), context.source_layout
     if layout is not None:
-        atom = operand_atom(value, layout, -1)
-        broken = atom < WHOLE_ATOM_BYTES or layout.axis != len(value.shape) - 1
-        compute += moved * v.REARRANGE_CYCLES_PER_BYTE[atom] if broken else 0.0
+        compute += turning_cycles(value, layout, whole_rows, moved)
     received = moved + sum(each.bytes for each in vectors) / parts
     imbalance = rows * own * num_tiles / max(1, value.size)
     return context.spread(
@@ -187,7 +185,7 @@ def _by_rows(context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence
         local_steps=1,
         # Rows are brought together, then processed in place.
         temporary=moved,
-        layout=replace(linear(context.node.output[0], value), imbalance=max(1.0, imbalance)),
+        layout=replace(whole_rows, imbalance=max(1.0, imbalance)),
     )
 
 

@@ -276,16 +276,9 @@ def transform_cycles(elements: float, element_bytes: int) -> float:
     return elements * width * (5 / 4 / min(8, width) + 1 / 4)
 
 
-REARRANGE_START = 587
 REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
 """Cycles of changing a layout, by the bytes that stay together (poplin's ConvModel.cpp, a
-regression; section 3.6)."""
-
-
-def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
-    """Return the cycles of a tile that changes the layout of `moved` bytes, in pieces of
-    `atom_bytes`."""
-    return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
+regression, without its constant, which is that of the superstep; section 3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
