@@ -176,3 +176,14 @@ def test_weights_times_columns_cost_what_rows_times_weights_do(rows: int, k: int
         second.exchange,
     )
     assert first.temporary_bytes == second.temporary_bytes
+
+
+@pytest.mark.parametrize("kernel", [3, 7])
+def test_more_memory_never_makes_a_convolution_slower(kernel: int) -> None:
+    net = Builder()
+    x = net.input("x", [16, 3, 64, 64])
+    pads = [kernel // 2] * 4
+    model = net.model(net.add("Conv", x, net.weight(64, 3, kernel, kernel), pads=pads))
+    proportions = (0.005, 0.01, 0.02, 0.05, 0.1, 0.6)
+    times = [cycles(model, available_memory_proportion=each) for each in proportions]
+    assert times == sorted(times, reverse=True)

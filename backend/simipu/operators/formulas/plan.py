@@ -73,7 +73,7 @@ class Product:
     stored: bool = False
     """True if the n columns are weights, which the planner lays out as the operand that it
     prefers."""
-    packed_bytes: int = 0
+    expanded_bytes: int = 0
     """Bytes, over all tiles, of the copy of an input with kernel positions in its channels."""
     expanded: int = 1
     """Number of kernel positions that are whole dimensions of the kernel in the input channels."""
@@ -100,6 +100,10 @@ class PlanOptions:
 
     available_memory_proportion: float = 0.6
     use_128bit_conv_unit_load: bool = False
+
+    def limit_bytes(self, target: Target) -> float:
+        """Return the bytes of a tile that a plan may take for copies and partial sums."""
+        return self.available_memory_proportion * target.bytes_per_tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +360,7 @@ class _Ways:
         # to a narrower result, or the next serial part.
         is_cast = self.is_cast & (not self.product.is_quarter)
         kept = (self.k_split > 1) | is_cast | (self.serial > 1)
-        packed = self.product.packed_bytes / self.target.num_tiles
+        packed = self.product.expanded_bytes / self.target.num_tiles
         parts = [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
         return self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
 
@@ -399,11 +403,11 @@ class _Counted:
         """Return the costs of all ways for a chip and its options."""
         compute, is_other, other_kind = _compute(ways, options, calibration)
         product = ways.product
-        packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
+        packed = product.expanded_bytes / product.element_bytes / ways.target.num_tiles
         compute += v.transform_cycles(packed, product.element_bytes)
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
-        fits = ways.memory <= options.available_memory_proportion * ways.target.bytes_per_tile
+        fits = ways.memory <= options.limit_bytes(ways.target)
         return _Counted(ways, compute, exchange, total, fits, is_other, other_kind)
 
     @property

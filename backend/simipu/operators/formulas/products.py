@@ -149,16 +149,14 @@ def convolution(context: Context) -> Work:
         ]
     if _is_patched(context, kernel):
         ways.append(_patched(context, source, weights))
-    limit = context.plan_options.available_memory_proportion * context.target.bytes_per_tile
     step = context.calibration.step_cycles(context.target)
 
     # Ways that fit come first, by cycles; ways that do not, by memory.
     def objective(work: Work) -> tuple[bool, float]:
-        fits = work.temporary_bytes <= limit
         cycles = work.compute + work.exchange + work.steps * step
-        return not fits, cycles if fits else work.temporary_bytes
+        return not work.fits, cycles if work.fits else work.temporary_bytes
 
-    # Packed and combined ways also multiply zeros.
+    # Combined ways also multiply zeros.
     best = replace(
         min(ways, key=objective),
         macs=product.rows * weights.size,
@@ -231,7 +229,7 @@ def iter_expanded(
                 taps=taps,
                 inputs_per_row=_halo(kept) if taps > 1 else 1.0,
                 convolution=taps > 1,
-                packed_bytes=math.ceil(product.groups * positions * padded),
+                expanded_bytes=math.ceil(product.groups * positions * padded),
                 expanded=expanded,
             )
 
@@ -342,6 +340,7 @@ def _iter_narrow(context: Context, product: Product, kernel: Sequence[int]) -> I
         temporary_bytes=plan.received_bytes,
         code=(SLIC_CODE if plan.kind == "SLIC" else VMAC_CODE).rearranging(plan.received_bytes),
         macs=product.macs,
+        fits=plan.received_bytes <= context.plan_options.limit_bytes(target),
     )
 
 
@@ -403,6 +402,7 @@ def planned(context: Context, product: Product) -> Work:
         broadcasts=plan.receivers[0],
         receivers=plan.receivers,
         weights=plan.columns,
+        fits=plan.fits,
         busy_workers=context.busy_workers(0 if plan.kind else plan.rows),
     )
 

@@ -75,6 +75,8 @@ class Work:
     """Tiles that receive the same rows, and the same columns, of a product; None if unknown."""
     weights: Spread | None = field(default=None, compare=False)
     """Elements of a product's columns on each tile, where weights are stored; None if unknown."""
+    fits: bool = field(default=True, compare=False)
+    """False if the plan of a product takes more memory than availableMemoryProportion allows."""
     busy_workers: float | None = field(default=None, compare=False)
     """Share of the busiest tile's workers that have work, 0 to 1; None if unknown."""
 
