@@ -28,7 +28,7 @@ from simipu import (
     Stream,
     Target,
 )
-from simipu.cost import CostOptions, Estimate, describe_spread
+from simipu.cost import CostOptions, Estimate, describe_spread, iter_printed
 from simipu.numerics import QUARTERS, Numerics
 from simipu.placement import strip_placement
 from simipu.rows import note_dependence
@@ -126,14 +126,8 @@ class Compilation:
                 f"compiler option batches_per_step: expected a multiple of the {cost.num_stages} "
                 f"stages of the pipeline, found {options.batches_per_step}"
             )
-        for each in cost.variables:
-            if each.is_printed:
-                _log.info(
-                    "tile mapping of %r, modelled (%s), tiles x elements: %s",
-                    each.name,
-                    each.source.value,
-                    describe_spread(each.spread),
-                )
+        if any(iter_printed(model.graph)):
+            _log_mapping(cost)
         return cost
 
     def plan(self, model: onnx.ModelProto, cost: Estimate) -> Plan:
@@ -269,3 +263,15 @@ def cost_options(options: CompilerOptions) -> CostOptions:
     values = {name: getattr(options, name) for name in shared}
     values["virtual_graph_split_ratios"] = tuple(options.virtual_graph_split_ratios)
     return CostOptions(**values)
+
+
+def _log_mapping(cost: Estimate) -> None:
+    """Log the tiles of the tensors that PrintTileMapping operators read."""
+    for each in cost.variables:
+        if each.is_printed:
+            _log.info(
+                "tile mapping of %r, modelled (%s), tiles x elements: %s",
+                each.name,
+                each.source.value,
+                describe_spread(each.spread),
+            )

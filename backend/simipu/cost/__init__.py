@@ -7,7 +7,7 @@ says which tensors a tile holds, `outlining` which layers repeat. The cost of an
 """
 
 from simipu.cost.estimate import Estimate, IpuCost, Peak, estimate, node_cycles
-from simipu.cost.variables import Kind, Source, Variable
+from simipu.cost.variables import Kind, Source, Variable, iter_printed
 from simipu.cost.walk import CostOptions, OperatorCost, code_of_all
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import Code
@@ -30,6 +30,7 @@ __all__ = [
     "count_elements",
     "describe_spread",
     "estimate",
+    "iter_printed",
     "list_levels",
     "node_cycles",
 ]

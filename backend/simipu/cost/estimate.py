@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import onnx
 from onnxgraph import Value, find_inputs, graph_values
@@ -115,8 +116,10 @@ class Estimate:
     """Cycles of each stage of a pipeline, if nodes name their stages; else each IPU is a stage."""
     peak: Peak | None = None
     """Memory peak of the fullest IPU; None if no node has a cost."""
-    variables: tuple[Variable, ...] = field(default=(), repr=False)
-    """Tensors on the chip, with their lifetimes and tiles."""
+    list_variables: Callable[[], tuple[Variable, ...]] = field(
+        default=tuple, repr=False, compare=False
+    )
+    """Function that lists the tensors on the chip, once; `variables` calls it."""
     host_input_bytes: int = 0
     """Bytes transferred from the host in one run."""
     cycles: int = field(init=False)
@@ -124,6 +127,12 @@ class Estimate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cycles", sum(operator.cycles for operator in self.operators))
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Tensors on the chip, with their lifetimes and tiles. They are listed when they are first
+        asked for, from the graph as it is then."""
+        return self.list_variables()
 
     @property
     def overlapped(self) -> bool:
@@ -310,7 +319,7 @@ def estimate(
         calibration=calibration,
         stage_cycles=tuple(by_stage.values()),
         peak=_find_peak(*fullest[fullest_ipu], walk) if fullest_ipu in fullest else None,
-        variables=find_variables(graph, ipus, walk, operators),
+        list_variables=cache(partial(find_variables, graph, ipus, walk, operators)),
         host_input_bytes=sum(
             values[info.name].bytes for info in find_inputs(graph) if info.name in values
         ),

@@ -100,7 +100,7 @@ def _iter_permanent(
 ) -> Iterator[Variable]:
     """Yield what is in an IPU's memory all the time."""
     tiles = walk.target.num_tiles
-    printed = set(_iter_printed(graph))
+    printed = set(iter_printed(graph))
     for name in iter_weights(graph, list(nodes), walk.options.num_ipus):
         value = walk.values[name]
         spread, source = find_spread(value, None, tiles)
@@ -121,7 +121,7 @@ def _iter_permanent(
             yield _permanent(name, Kind.HANDED_ON, value, ipu, num_steps, spread, source)
 
 
-def _iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
+def iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the tensors whose mapping the graph asks for."""
     for node in graph.node:
         if node.op_type == "PrintTileMapping":
@@ -149,7 +149,7 @@ def _iter_tensors(
     # A node with graphs inside it has several steps: a tensor is alive during all of them. What is
     # alive before the first node of a graph inside, or after the last one, is so during all of its
     # steps.
-    printed = {walk.liveness[()].holder_of(name) for name in _iter_printed(graph)}
+    printed = {walk.liveness[()].holder_of(name) for name in iter_printed(graph)}
     spans: dict[Path, tuple[int, int]] = {(): (-1, len(operators))}
     for step, operator in enumerate(operators):
         path = operator.path

@@ -4,6 +4,7 @@ costs."""
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cost_models import C600, cycles
 from exported_graphs import bert_like, deberta_like
 from poprt import Converter
 from poprt.pipeline import estimate
-from simipu.cost import OperatorCost
+from simipu.cost import CostOptions, OperatorCost
 from simipu.operators import CHIP_DOMAIN
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -187,3 +188,18 @@ def test_more_memory_never_makes_a_convolution_slower(kernel: int) -> None:
     proportions = (0.005, 0.01, 0.02, 0.05, 0.1, 0.6)
     times = [cycles(model, available_memory_proportion=each) for each in proportions]
     assert times == sorted(times, reverse=True)
+
+
+def test_tiles_are_listed_only_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def find_variables(*given: Any) -> tuple[()]:
+        asked.append(given)
+        return ()
+
+    monkeypatch.setattr(import_module("simipu.cost.estimate"), "find_variables", find_variables)
+    net, x = start()
+    found = estimate(net.model(product(net, x)), C600, CostOptions())
+    assert not asked
+    assert found.variables == found.variables == ()
+    assert len(asked) == 1
