@@ -168,6 +168,8 @@ def flops_of(op_type, shapes, outputs, **attributes):
         (flops_of("Relu", [(2, 3)], [(2, 3)]), 6),
         (flops_of("Reshape", [(2, 3), (1,)], [(6,)]), 0),
         (flops_of("Transpose", [(2, 3)], [(3, 2)]), 0),
+        (flops_of("GatherElements", [(2, 3), (2, 3)], [(2, 3)]), 0),
+        (flops_of("Remap", [(2, 3)], [(2, 3)]), 0),
         (flops_of("ReduceSum", [(2, 3)], [(2, 1)]), 6),
         (flops_of("MaxPool", [(1, 1, 4, 4)], [(1, 1, 2, 2)], kernel_shape=[2, 2]), 16),
         (flops_of("Softmax", [(2, 3)], [(2, 3)]), 30),

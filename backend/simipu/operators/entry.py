@@ -12,7 +12,7 @@ from onnxgraph import Chain, attribute
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.layout import ViewRule
-from simipu.operators.formulas.moving import copy_between_ipus, gather, move
+from simipu.operators.formulas.moving import copy_between_ipus, gather, gather_elements, move, remap
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.rules.computing import elementwise
 from simipu.operators.rules.places import Rule
@@ -93,6 +93,10 @@ class Indexing(Enum):
     """Values are indices along the attribute `axis`."""
     TUPLES = auto()
     """The last axis holds indices along the axes that follow the attribute `batch_dims`."""
+
+
+_MOVES: Sequence[Formula] = (move, remap, gather, gather_elements, copy_between_ipus)
+"""Formulas of operators that compute nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class Operator:
     @property
     def only_moves(self) -> bool:
         """Return whether it only moves, selects or renames elements."""
-        return self.is_view or self.cost in (move, gather, copy_between_ipus)
+        return self.is_view or self.cost in _MOVES
 
     @property
     def is_elementwise(self) -> bool:
