@@ -27,14 +27,14 @@ from poplar_triton.serving.installation import find_triton
 
 pytestmark = pytest.mark.alone
 
-SEVERAL = Model("several", instances=3)
+SEVERAL = Model("several", instances=2)
 OTHER = Model("other")
 QUICK_EXIT = "--exit-timeout-secs=3"
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Return a repository of two models, one with three instances."""
+    """Return a repository of two models, one with two instances."""
     folder = tmp_path_factory.mktemp("supervision") / "models"
     fill(LocalRepository(folder), [SEVERAL, OTHER])
     return folder
@@ -120,7 +120,7 @@ def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
         assert (status, re.sub(r"_\d of", " of", text)) == (503, f"{DEAD}\n")
         assert server.ask(server.health_port, "GET", "/live")[0] == 200
         assert server.read_metric("poplar_supervisor_dead_stubs", model="several") == 1
-        assert server.read_metric("poplar_supervisor_living_stubs") == 3
+        assert server.read_metric("poplar_supervisor_living_stubs") == 2
         assert server.stop(STOP_SECONDS) == 0
         assert read_events(server)[:1] == [DEAD]
 
@@ -189,7 +189,7 @@ def test_a_triton_that_stalls_is_started_again_with_what_was_loaded(start):
     triton = ["--model-control-mode=explicit", "--load-model=several"]
     with start("--restart", "1", triton=triton) as server:
         assert server.load("other") == ""
-        wait_until(lambda: server.read_metric("poplar_supervisor_living_stubs") == 4, "it is seen")
+        wait_until(lambda: server.read_metric("poplar_supervisor_living_stubs") == 3, "it is seen")
         time.sleep(2)  # the supervisor asks every second what is served
         os.kill(server.find_triton().pid, signal.SIGSTOP)
         wait_until(lambda: not server.is_ready(), "/ready tells it", 5)
