@@ -480,8 +480,16 @@ def _convolution(field: _Field, target: Target) -> list[list[Way]]:
         else height * width / (out_h * out_w) * (1 + 4 * (field.kernel[0] - 1) / height)
     )
     forward = Product(1, rows, source, out, 2, 4, taps, out_w, halo, convolution=True)
+    whole = forward
+    if source < _BLOCK and field.kernel[0] > 1:
+        packed = min(4 if source <= _BLOCK // 4 else 2, field.kernel[0])
+        forward = replace(
+            forward,
+            k=source * packed,
+            taps=math.ceil(field.kernel[0] / packed) * field.kernel[1],
+        )
     sizes = find_sizes(field.size, field.result, field.kernel)
-    ways = [forward, *iter_expanded(forward, source, sizes, target)]
+    ways = [forward, *iter_expanded(whole, source, sizes, target)]
     in_rows = rows if taps == 1 else field.batch * height * width
     # Most positions of a kernel that is hardly smaller than its field, and not padded, meet only
     # padding of the gradient, which poplin truncates.

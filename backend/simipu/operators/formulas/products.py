@@ -31,8 +31,10 @@ from simipu.target import FLOAT_BYTES, HALF_BYTES, Target
 MAX_RECEIVERS = 7
 """Maximum number of tiles that receive an operand without a copy; for more tiles it is first copied
 into the plan's layout, once (Convolution.cpp, convolutionPreprocess; section 3.6)."""
-FEW_CHANNELS = 16
-"""Input channels of a block of halves, which several groups of fewer channels fill."""
+FEW_CHANNELS, PACKED_ROWS = 16, (4, 2, 1)
+"""Input channels of a block of halves, and the numbers of kernel rows that poplin packs. If there
+are fewer channels, it packs the largest of these numbers that fits into a block (ConvPlan.cpp;
+section 3.2)."""
 FIELD_PARTS = 4
 """Assumed number of parts into which a field's height is split; each needs the kernel's rows beyond
 its own. Poplin's planner chooses it for each convolution (section 3.1)."""
@@ -276,7 +278,7 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
     k, n = max(1, source.shape[1] // groups), max(1, context.result.shape[1] // groups)
     element, partial = find_widths(context, source, weights)
     sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)
-    return Product(
+    product = Product(
         groups,
         max(1, field.size // max(1, field.shape[1])),
         k,
@@ -289,6 +291,21 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
         # A kernel of one position is a product, with the same vertices.
         convolution=taps > 1,
         field=True,
+    )
+    if groups > 1 or k >= FEW_CHANNELS or kernel[0] == 1:
+        return product
+    # poplin packs kernel rows into the channels: 3 channels and a kernel of 7 x 7 become 4 * 3 = 12
+    # channels and a kernel of ceil(7 / 4) x 7. Rows of the input are in several packed rows, so
+    # that it is copied: a block of channels for each position (section 3.2). There are as many
+    # packed rows as output rows, each as wide as the input.
+    packed = min(next(rows for rows in PACKED_ROWS if rows <= FEW_CHANNELS // k), kernel[0])
+    block = context.target.channel_block_bytes
+    positions = product.rows * source.shape[-1] // field.shape[-1]
+    return replace(
+        product,
+        k=k * packed,
+        taps=math.ceil(kernel[0] / packed) * math.prod(kernel[1:]),
+        packed_bytes=positions * math.ceil(k * packed * element / block) * block,
     )
 
 
