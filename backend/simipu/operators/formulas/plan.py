@@ -73,7 +73,7 @@ class Product:
     stored: bool = False
     """True if the n columns are weights, which the planner lays out as the operand that it
     prefers."""
-    expanded_bytes: int = 0
+    packed_bytes: int = 0
     """Bytes, over all tiles, of the copy of an input with kernel positions in its channels."""
     expanded: int = 1
     """Number of kernel positions that are whole dimensions of the kernel in the input channels."""
@@ -360,7 +360,7 @@ class _Ways:
         # to a narrower result, or the next serial part.
         is_cast = self.is_cast & (not self.product.is_quarter)
         kept = (self.k_split > 1) | is_cast | (self.serial > 1)
-        packed = self.product.expanded_bytes / self.target.num_tiles
+        packed = self.product.packed_bytes / self.target.num_tiles
         parts = [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
         return self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
 
@@ -403,7 +403,7 @@ class _Counted:
         """Return the costs of all ways for a chip and its options."""
         compute, is_other, other_kind = _compute(ways, options, calibration)
         product = ways.product
-        packed = product.expanded_bytes / product.element_bytes / ways.target.num_tiles
+        packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
         compute += v.transform_cycles(packed, product.element_bytes)
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)

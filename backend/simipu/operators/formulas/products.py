@@ -158,7 +158,7 @@ def convolution(context: Context) -> Work:
         cycles = work.compute + work.exchange + work.steps * step
         return not work.fits, cycles if work.fits else work.temporary_bytes
 
-    # Combined ways also multiply zeros.
+    # Packed and combined ways also multiply zeros.
     best = replace(
         min(ways, key=objective),
         macs=product.rows * weights.size,
@@ -231,7 +231,7 @@ def iter_expanded(
                 taps=taps,
                 inputs_per_row=_halo(kept) if taps > 1 else 1.0,
                 convolution=taps > 1,
-                expanded_bytes=math.ceil(product.groups * positions * padded),
+                packed_bytes=math.ceil(product.groups * positions * padded),
                 expanded=expanded,
             )
 
