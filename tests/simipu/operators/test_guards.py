@@ -14,7 +14,7 @@ from oracles import unoptimised_session
 from poprt.calibration import sides
 from simipu import GraphOptions
 from simipu.computed import Lowered, make_graph
-from simipu.numerics import lower
+from simipu.numerics import KernelUse, lower
 from simipu.program_graphs import lower_model
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -155,9 +155,13 @@ def test_an_oracle_is_not_optimised(monkeypatch):
     expected = X.transpose(0, 2, 1) @ RIGHT
     np.testing.assert_allclose(graph.run(["y"], feeds)[0], expected, rtol=1e-5, atol=1e-5)
     opened = []
-    monkeypatch.setattr(
-        sides, "open_lowered", lambda _make, options, *_: opened.append(options) or graph
-    )
+
+    def open_lowered(make, options, *_):
+        opened.append(options)
+        make(KernelUse.NONE)
+        return graph
+
+    monkeypatch.setattr(sides, "open_lowered", open_lowered)
     for numerics in (None, HALF_PARTIALS):
         list(sides.Side(model, {}, numerics).run([feeds], ["y"]))
     assert [options.optimise for options in opened] == [False, True]
