@@ -26,7 +26,7 @@ from simipu.arenas import ARENAS
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.libraries import OperatorLibrary, registered_libraries
 from simipu.numerics.options import KernelUse
-from simipu.watchdog import WATCHDOG
+from simipu.watchdog import WATCHDOG, EndedBy
 
 if TYPE_CHECKING:
     import onnx
@@ -143,25 +143,6 @@ class ComputedGraph(Protocol):
         """Release everything that the graph holds."""
 
 
-class _Loading:
-    """Creation of a session: setting `terminate` ends it. Before ONNX Runtime 1.21 nothing can."""
-
-    def __init__(self, options: onnxruntime.SessionOptions) -> None:
-        self._options = options
-        self._ended = False
-
-    @property
-    def terminate(self) -> bool:
-        """Return whether the creation was ended."""
-        return self._ended
-
-    @terminate.setter
-    def terminate(self, value: bool) -> None:
-        self._ended = value
-        if hasattr(self._options, "set_load_cancellation_flag"):
-            self._options.set_load_cancellation_flag(value)
-
-
 class NoKernelError(errors.LoadError):
     """ONNX Runtime lacks a kernel for an operator of the graph; the onnx reference has the
     operator."""
@@ -188,7 +169,9 @@ class OrtGraph:
         for key, value in (entries or {}).items():
             session_options.add_session_config_entry(key, value)
         left_out = _BROKEN_OPTIMIZERS if fold else ["ConstantFolding", *_BROKEN_OPTIMIZERS]
-        loading = _Loading(session_options)
+        # Before ONNX Runtime 1.21 nothing can end the creation of a session.
+        cancel = getattr(session_options, "set_load_cancellation_flag", bool)
+        loading = EndedBy(lambda: cancel(True))
         WATCHDOG.begin(loading, options.ready_seconds)
         try:
             with ARENAS.of(options.memory_bytes):

@@ -21,7 +21,7 @@ from popef._tools.arrays import Array
 from popef._tools.text import escape
 from simipu import errors
 from simipu.computed import GraphOptions, Lowered
-from simipu.watchdog import WATCHDOG
+from simipu.watchdog import WATCHDOG, EndedBy
 
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 """Location of external data that are at an address of this process. ONNX Runtime and OpenVINO share
@@ -35,25 +35,6 @@ _INT32 = np.iinfo(np.int32)
 def _find_core() -> openvino.Core:
     """Return this process's OpenVINO, whose plug-ins are loaded once."""
     return openvino.Core()
-
-
-class _Run:
-    """A run in flight: setting `terminate` ends it at its next node."""
-
-    def __init__(self, request: openvino.InferRequest) -> None:
-        self._request = request
-        self._ended = False
-
-    @property
-    def terminate(self) -> bool:
-        """Return whether the run was ended."""
-        return self._ended
-
-    @terminate.setter
-    def terminate(self, value: bool) -> None:
-        self._ended = value
-        if value:
-            self._request.cancel()
 
 
 class OpenVinoGraph:
@@ -83,7 +64,7 @@ class OpenVinoGraph:
         }
         self._given: list[tuple[int, Array]] = []
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
-        self._run = _Run(self._request)
+        self._run = EndedBy(self._request.cancel)
         self._cancelled = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -115,7 +96,7 @@ class OpenVinoGraph:
     def _compute(self) -> bool:
         """Compute once, and return whether the results are there: the end of an earlier run may
         come late and end this one, which is then repeated."""
-        run = self._run = _Run(self._request)
+        run = self._run = EndedBy(self._request.cancel)
         WATCHDOG.begin(run, self._limit_seconds)
         try:
             self._check_cancelled()

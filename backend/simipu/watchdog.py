@@ -28,6 +28,25 @@ class Ending(Protocol):
     terminate: bool
 
 
+class EndedBy:
+    """An `Ending` for what has no such attribute: setting it calls `end`."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._ended = False
+
+    @property
+    def terminate(self) -> bool:
+        """Return whether the run was ended."""
+        return self._ended
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._ended = value
+        if value:
+            self._end()
+
+
 class Watchdog:
     """Watches the runs of one process. `begin` and `end` cost a run under a microsecond. They wake
     no thread, except for the first run in each period as long as the limit."""
