@@ -375,15 +375,18 @@ class ModelInstanceState:
         self._failures.close()
         if self.trace is not None:
             self.trace.close()
+        self._count_answered()
 
     def read_statistics(self) -> Statistics:
         """Return the sums so far, with the current depth of the queue."""
-        statistics = self._statistics
+        self._count_answered()
+        self._statistics.queue_depth = self.queues.readAvailable()
+        return self._statistics
+
+    def _count_answered(self) -> None:
         with self._statistics_lock, suppress(IndexError):
             while True:
-                statistics.add_request(*self._answered.popleft())
-        statistics.queue_depth = self.queues.readAvailable()
-        return statistics
+                self._statistics.add_request(*self._answered.popleft())
 
     def _submit(self, request: Request, collection: RequestCollection) -> None:
         if request.error is None:
@@ -462,7 +465,7 @@ class ModelInstanceState:
         for request in requests:
             note((request.arrived_ns, request.started_ns, now_ns, request.error_kind))
         if len(self._answered) >= MAX_UNCOUNTED:
-            self.read_statistics()
+            self._count_answered()
 
     def _observe_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost

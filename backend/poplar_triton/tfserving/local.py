@@ -308,6 +308,7 @@ class LocalModels:
         servable = model.served[version]
         model.served = {number: each for number, each in model.served.items() if number != version}
         model.note(VersionStatus(version, State.UNLOADING))
+        servable.read_statistics()  # what it answers from now on is counted when it is closed
 
         def close() -> None:
             time.sleep(after_seconds)

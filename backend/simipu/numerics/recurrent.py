@@ -40,8 +40,8 @@ _INFINITE = 0x7C00
 _GATE_COLUMNS = 16
 """Multiple to which the columns of a gate are padded in the kernel's weights."""
 _CELLS = {"RNN": 0, "LSTM": 1, "GRU": 2}
+"""Numbers of the cells in `enum cell` of kernels.h, which only the kernel of this module reads."""
 _CELL_RESET_AFTER = 3
-"""`enum cell` of kernels.h."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,9 @@ def test_a_models_parameter_becomes_an_option_of_its_graphs():
         parameters = parse_parameters(
             {"parameters": {"sim_custom_ops": {"string_value": text}} if text else {}}
         )
-        return make_graph_options(SimpleNamespace(parameters=parameters, num_threads=1)).libraries
+        return make_graph_options(
+            SimpleNamespace(parameters=parameters, num_threads=1, accelerators=())
+        ).libraries
 
     assert libraries("my.ops=/a.so,other=/b.so") == (
         OperatorLibrary("my.ops", "/a.so"),

@@ -68,7 +68,7 @@ def load(version: Path) -> None:
     Session(state.load_model()).runLoadPrograms()
 
 
-def refuse(*_):
+def refuse(*_, **__):
     raise OSError(errno.ENOTSUP, "Operation not supported")
 
 
