@@ -102,6 +102,8 @@ class OpenVinoGraph:
             self._check_cancelled()
             # `infer` cannot be cancelled; this takes 15 us more.
             self._request.start_async()
+            if run.terminate:  # before the start, when there was nothing to cancel
+                self._request.cancel()
             self._request.wait()
         except MemoryError as error:
             raise errors.RunMemoryError(errors.describe_memory(self._memory_bytes)) from error

@@ -177,6 +177,18 @@ def test_a_run_that_takes_too_long_is_ended_and_the_next_one_is_not():
 
 
 @pytest.mark.slow
+def test_a_run_whose_time_is_up_before_it_starts_is_ended(monkeypatch):
+    graph = slow_graph()
+
+    def end_run():
+        graph._run.terminate = True
+
+    monkeypatch.setattr(graph, "_check_cancelled", end_run)
+    with pytest.raises(RunTimeoutError):
+        graph.run(["x150"], {"x0": np.ones((256, 512), np.float32)})
+
+
+@pytest.mark.slow
 def test_a_cancelled_run_ends_and_all_later_runs_do():
     graph = slow_graph()
     x = {"x0": np.ones((256, 512), np.float32)}
