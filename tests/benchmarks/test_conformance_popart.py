@@ -42,6 +42,7 @@ def checkout(tmp_path):
     return tmp_path / "checkout"
 
 
+@pytest.mark.slow
 def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
     (file,) = find_files(SUITE, checkout, None, ["some"])
     result = run_file(file, Run(SUITE, checkout, tmp_path, 300))
@@ -51,6 +52,7 @@ def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_all_cases_of_a_file_that_cannot_be_imported_fail_with_the_reason(checkout, tmp_path):
     file = ListedFile("tests/integration/broken_test.py", 5)
     result = run_file(file, Run(SUITE, checkout, tmp_path, 300))

@@ -167,6 +167,7 @@ def test_a_gpu_that_onnx_runtime_cannot_use_is_skipped_with_the_reason(compare, 
     assert "has no CUDAExecutionProvider" in gpu["reason"]
 
 
+@pytest.mark.slow
 def test_a_provider_that_falls_back_to_the_cpu_is_not_called_a_gpu(compare, monkeypatch):
     """ONNX Runtime computes on the CPU, and says so in a warning, if CUDA does not start."""
     both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -188,6 +189,7 @@ def test_the_cost_of_a_million_samples_is_price_over_throughput(compare):
     assert found["bow"]["price_per_hour"] is None
 
 
+@pytest.mark.slow
 def test_a_latency_limit_chooses_the_best_batch_within_it(compare):
     free = compare(multiply(512), "--systems", "c600", "--batch_sizes", "1,64")["c600"]
     one, many = free["points"]

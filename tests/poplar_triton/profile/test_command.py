@@ -554,6 +554,7 @@ def test_what_helps_is_listed_where_it_is_asked_for(onnx_file, run):
             assert changed[name] == each[name], "it can be had as it is said"
 
 
+@pytest.mark.slow
 def test_the_goal_of_the_suggestions_is_chosen(onnx_file, run):
     told = {}
     for goal in ("latency", "throughput"):
@@ -586,6 +587,7 @@ def test_options_of_the_suggestions_require_them(onnx_file, run, option):
     assert f"{option[0]} requires --suggest or --html" in err
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_command_give_the_same_bytes(onnx_file, tmp_path):
     """The command runs in two processes, whose sets of strings have different orders."""
     outputs, pages = [], []
@@ -605,6 +607,7 @@ def test_two_runs_of_a_command_give_the_same_bytes(onnx_file, tmp_path):
     assert len(pages[0]) > len(outputs[0]) > 1000
 
 
+@pytest.mark.slow
 def test_a_report_on_a_slow_machine_is_the_same(onnx_file, tmp_path, run, monkeypatch):
     """Each look at a clock is as late as if the machine had stood still for an hour."""
     pages = []
@@ -627,6 +630,7 @@ def drawn(page: Path) -> dict:
     return {"sizes": [each["batch"] for each in batches["points"]], "told": batches["missing"]}
 
 
+@pytest.mark.slow
 def test_the_report_draws_its_own_batch_and_says_which_are_missing(onnx_file, tmp_path, run):
     page = tmp_path / "report.html"
     assert run(onnx_file, "--batch_size", 3, "--html", page)[0] == 0

@@ -252,6 +252,7 @@ def small_space(monkeypatch):
     monkeypatch.setattr("poplar_triton.profile.search.make_space", make_space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["latency", "throughput", "memory"])
 def test_the_search_finds_what_profiling_all_combinations_finds(estimator, goal, small_space):
     sizes = SPACE["batch_size"] if goal == "throughput" else (1, 128, 256, 512)
@@ -367,6 +368,7 @@ def test_the_own_and_the_advised_batch_sizes_are_plotted_whatever_the_limit(esti
     assert batches.left == [1, 2]
 
 
+@pytest.mark.slow
 def test_passes_are_tried_on_a_transformer(tmp_path):
     """The scores have 49 keys, which attention_padding makes 64."""
     nodes = [

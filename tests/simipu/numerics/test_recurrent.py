@@ -137,6 +137,7 @@ def test_a_recurrent_network_rounds_every_operator_to_half(witness, case):
     check(witness, kind, given, attributes, open_rows=True)
 
 
+@pytest.mark.slow
 @every_witness
 @given(
     case=st.sampled_from(list(CASES)),
