@@ -120,7 +120,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 """
-"""The same with OpenVINO."""
+"""Source of a Python-backend model that calls OpenVINO on the same file."""
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -1,6 +1,6 @@
-"""Computed graph of a program, ready to run in this process with ONNX Runtime; for a graph without
-kernels see `reference`. `numerics` lowers the placed graph, which the executable holds, to the
-computed one.
+"""Computed graph of a program, ready to run in this process with ONNX Runtime. For a graph without
+kernels see `reference`, for one on OpenVINO or a GPU `accelerated`. `numerics` lowers the placed
+graph, which the executable holds, to the computed one.
 
 Weights are passed as arrays that are mapped from their file, and are not copied. Of streams this
 module reads only the names; it knows nothing of rows or cycles.

@@ -24,7 +24,7 @@ class Network:
 
     kind: str
     weights: Mapping[str, Array]
-    """By the names W, R, B, h, c, P of ONNX's inputs; those that are missing are absent."""
+    """The weights that are given, by the names W, R, B, h, c, P of ONNX's inputs."""
     functions: Sequence[Function]
     nan_on_overflow: bool = False
     is_reversed: bool = False
