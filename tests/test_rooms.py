@@ -20,6 +20,7 @@ REASONS = {
         simipu.version
     """,
     "it runs a C compiler, which only installations need": "simipu.kernels.build",
+    "it imports a package that is optional": "simipu.openvino_package",
     "a process of the server loads only the parts of the backend that it needs": """
         triton_poplar.dlpack triton_poplar.errors triton_poplar.instance_state triton_poplar.log
         triton_poplar.model_state triton_poplar.parameters triton_poplar.request

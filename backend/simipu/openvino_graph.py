@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 import onnx
-import openvino
 from onnx import TensorProto
 from onnxgraph import iter_nodes
 
@@ -21,6 +20,7 @@ from popef._tools.arrays import Array
 from popef._tools.text import escape
 from simipu import errors
 from simipu.computed import GraphOptions, Lowered
+from simipu.openvino_package import openvino
 from simipu.watchdog import WATCHDOG, EndedBy
 
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"

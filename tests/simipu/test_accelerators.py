@@ -1,6 +1,9 @@
 """Tests of accelerators: OpenVINO's answers equal those of ONNX Runtime without its optimisers, and
 what an accelerator cannot compute as the CPU kernels do is rejected with the node."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -92,6 +95,12 @@ def test_openvino_answers_any_number_of_rows_as_onnxruntime_does_without_optimis
             found = runner.execute({"x": x})
             for name, value in zip("yg", compute_plainly(model, x, ["y", "g"]), strict=True):
                 np.testing.assert_allclose(found[name], value, atol=1e-5)
+
+
+def test_openvino_tells_nobody_and_leaves_no_file_in_the_home_directory(tmp_path):
+    words = [sys.executable, "-c", "import simipu.openvino_graph"]
+    subprocess.run(words, check=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
+    assert not list(tmp_path.iterdir())
 
 
 def test_results_stay_when_the_next_run_begins(compile_popef):
