@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import report
 import weighted
 from children import run_child
-from rounds import Goal
+from rounds import Goal, parse_options
 
 SECONDS, MEMORY = Goal(20.0, at_most=True), Goal(1.5, at_most=True)
 LIMIT_SECONDS = 600.0
@@ -34,8 +33,7 @@ def _processor_seconds() -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
-    options, _ = parser.parse_known_args()
+    options = parse_options(parser, rounds=3, quick_rounds=1)
     console = report.make_console()
     columns = ("partials", "seconds", "processor's", "goal", "peak / file", "goal")
     table = report.make_table(f"BERT-large to fp16, medians of {options.rounds}", *columns)
@@ -45,16 +43,18 @@ def main() -> None:
         command += ["--export_popef", "--output_dir", str(Path(name, "out"))]
         for partials in PARTIALS:
             told = [*command, "--compiler_options", f"partials_type={partials}"]
-            before = _processor_seconds()
-            runs = [run_child(told, LIMIT_SECONDS) for _ in range(options.rounds)]
-            busy = (_processor_seconds() - before) / options.rounds
+            runs, busy = [], []
+            for _ in range(options.rounds):
+                before = _processor_seconds()
+                runs.append(run_child(told, LIMIT_SECONDS))
+                busy.append(_processor_seconds() - before)
             for run in runs:
                 if run.status != 0:
                     raise SystemExit(f"benchmarks: poprt: status {run.status}: {run.errors[-500:]}")
             seconds = [run.seconds for run in runs]
             sizes = [run.peak_bytes / file.stat().st_size for run in runs]
             table.add_row(
-                *(partials, f"{statistics.median(seconds):.1f}", f"{busy:.1f}"),
+                *(partials, report.describe_ratio(seconds), report.describe_ratio(busy)),
                 report.describe_goal(seconds, SECONDS),
                 *(report.describe_ratio(sizes, MEMORY), report.describe_goal(sizes, MEMORY)),
             )

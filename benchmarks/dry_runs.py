@@ -17,6 +17,7 @@ import report
 import weighted
 from children import run_child
 from poplar_triton.recipes import default_cache, fetch, read_recipes
+from rounds import parse_options
 
 LIMIT_SECONDS = 600.0
 MAX_SHARE, MAX_SECONDS = 0.1, 1.0
@@ -52,8 +53,7 @@ def _measure(file: Path, arguments: Sequence[str], folder: Path) -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
-    options, _ = parser.parse_known_args()
+    options = parse_options(parser, rounds=3, quick_rounds=1)
     console = report.make_console()
     columns = ("model", "seconds without", "added seconds", "share", "goal")
     table = report.make_table(f"What the dry run adds, medians of {options.rounds}", *columns)

@@ -32,6 +32,7 @@ from compared import NETWORKS, PRECISIONS, Network, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress
+from rounds import parse_options
 from simipu import Direction, GraphOptions, choose_accelerator
 from simipu.isolation import open_graph
 
@@ -207,7 +208,7 @@ def profile(
                 node_times.print_tables(prefix, f"{name}, {precision}, {threads} threads", console)
 
 
-def parse_options() -> argparse.Namespace:
+def read_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -231,15 +232,13 @@ def parse_options() -> argparse.Namespace:
         help="(default: all)",
     )
     add("--threads", nargs="+", type=int, default=[1, 2], help="of an operator (default: 1 2)")
-    add("--rounds", type=int, default=5, help="(default %(default)s)")
-    add("--seconds", type=float, default=0.4, help="of each measurement (default %(default)s)")
     add("--profile", action="store_true", help="where the time goes, by operator and node")
-    return parser.parse_args()
+    return parse_options(parser, rounds=5, seconds=0.4)
 
 
 def main() -> None:
     """Measure, and print the report."""
-    options = parse_options()
+    options = read_options()
     console = report.make_console()
     columns = (
         "network",

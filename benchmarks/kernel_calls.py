@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 import report
 from onnx import TensorProto, helper, numpy_helper
-from rounds import Goal
+from rounds import Goal, parse_options
 from simipu.kernels import LIBRARY
 from simipu.numerics.convolution import Convolution
 from simipu.numerics.kernels import (
@@ -104,8 +104,7 @@ def time_node(session: onnxruntime.InferenceSession) -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=5, help="(default %(default)s)")
-    options, _ = parser.parse_known_args()
+    options = parse_options(parser, rounds=5)
     sessions = {kind: open_graph(make) for kind, make in KINDS.items()}
     rounds = [
         {kind: time_node(each) for kind, each in sessions.items()} for _ in range(options.rounds)

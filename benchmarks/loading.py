@@ -12,7 +12,7 @@ from pathlib import Path
 import report
 from compared import NETWORKS, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
-from rounds import Goal
+from rounds import Goal, parse_options
 from simipu import GraphOptions
 from simipu.isolation import open_graph
 
@@ -36,10 +36,7 @@ def time_load(folder: Path) -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=7, help="(default %(default)s)")
-    options, _ = (
-        parser.parse_known_args()
-    )  # the other benchmarks' options of windows have no effect here
+    options = parse_options(parser, rounds=7)
     console = report.make_console()
     columns = ("model", "fp32, s", "half, s", "half / fp32", "goal")
     table = report.make_table(f"load, medians of {options.rounds} rounds", *columns)

@@ -23,7 +23,7 @@ import repository
 import synthetic
 from children import find_children
 from poplar_triton.serving.server import TritonServer
-from rounds import Goal
+from rounds import Goal, parse_options
 
 MODELS = ("magika", "document_orientation")
 MEMORY, SECONDS = Goal(30.0, at_most=True), Goal(0.5, at_most=True)
@@ -94,10 +94,9 @@ def measure(folder: Path, model: str, count: int) -> dict[str, list[float]]:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--copies", type=int, default=4, help="models (default %(default)s)")
     parser.add_argument("--models", nargs="+", default=[memory.WEIGHTLESS, *MODELS])
-    options, _ = parser.parse_known_args()
+    options = parse_options(parser, rounds=3, quick_rounds=1)
     if options.copies <= 1:
         parser.error(f"--copies: expected at least 2, found {options.copies}")
     console = report.make_console()

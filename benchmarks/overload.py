@@ -25,6 +25,7 @@ import report
 import repository
 import synthetic
 from rich.table import Table
+from rounds import parse_options
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 STEPS, BATCH_SIZE = 10_000, 2
@@ -193,9 +194,6 @@ def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "--seconds", type=float, default=12.0, help="counted of each load (default 12)"
-    )
-    parser.add_argument(
         "--deadlines",
         type=float,
         nargs="+",
@@ -209,7 +207,7 @@ def main() -> None:
     parser.add_argument(
         "--models", nargs="+", default=["drained", "undrained", "drained_asynchronous"]
     )
-    options = parser.parse_args()
+    options = parse_options(parser, rounds=1, seconds=12.0, quick_rounds=1, quick_seconds=4.0)
     console = report.make_console()
     table = Table("model", "load", "answers/s in time", "of capacity", "goal", "others")
     with tempfile.TemporaryDirectory() as name:

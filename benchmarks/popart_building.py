@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import report
 from children import run_child
-from rounds import Goal
+from rounds import Goal, parse_options
 
 GOAL = Goal(1.3, at_most=True)
 LIMIT_SECONDS = 600.0
@@ -125,9 +125,8 @@ def _processor_seconds() -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=3, help="(default %(default)s)")
     parser.add_argument("--build", type=Path, metavar="FILE", help="only build this PopEF file")
-    options, _ = parser.parse_known_args()
+    options = parse_options(parser, rounds=3, quick_rounds=1)
     if options.build:
         build_and_export(options.build)
         return

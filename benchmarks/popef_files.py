@@ -34,7 +34,7 @@ import report
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rounds import Goal
+from rounds import Goal, parse_options
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -468,33 +468,26 @@ def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Tab
     return table
 
 
-def parse_options() -> argparse.Namespace:
+def read_options() -> argparse.Namespace:
     """Parse the options of all benchmarks, because `make bench` passes the same to each."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument(
-        "--rounds", type=int, help=f"interleaved rounds (default {ROUNDS}, quick {QUICK_ROUNDS})"
-    )
-    parser.add_argument(
-        "--seconds", type=float, help=f"one measurement (default {SECONDS}, quick {QUICK_SECONDS})"
-    )
-    parser.add_argument("--concurrency", nargs="+", help="of the other benchmarks; not used here")
-    parser.add_argument(
-        "--quick", action="store_true", help="200 MB, few short rounds: shows that it works"
-    )
     parser.add_argument(
         "--folder",
         type=Path,
         help="where to make the temporary folder of the files (default: the system's)",
     )
-    options = parser.parse_args()
-    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    return options
+    return parse_options(
+        parser,
+        rounds=ROUNDS,
+        seconds=SECONDS,
+        quick_rounds=QUICK_ROUNDS,
+        quick_seconds=QUICK_SECONDS,
+    )
 
 
 def main() -> None:
     """Measure, and print the report."""
-    options = parse_options()
+    options = read_options()
     console = report.make_console()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)

@@ -279,8 +279,8 @@ def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
     if has_python and int(np.__version__.split(".")[0]) > NUMPY:
         raise SystemExit(
             "benchmarks: the Python-backend models compared with need numpy 1, found "
-            f"{np.__version__}: the stub's binding misreads the arrays of numpy 2; run `make "
-            "clean`, then `make PYTHON=python3.11 bench`"
+            f"{np.__version__}: the stub's binding misreads the arrays of numpy 2; run them with "
+            "`make bench` or .venv/bench/bin/python, whose Python is 3.12 or older"
         )
     with TritonServer(repository, log=log) as server:
         if failed := server.failed_models():

@@ -89,27 +89,31 @@ def parse_options(
     parser: argparse.ArgumentParser,
     *,
     rounds: int,
-    seconds: float,
-    concurrency: Sequence[int],
+    seconds: float | None = None,
+    concurrency: Sequence[int] = (),
     quick_rounds: int = QUICK_ROUNDS,
+    quick_seconds: float = QUICK_SECONDS,
 ) -> argparse.Namespace:
     """Parse the command line: the options that all benchmarks have, with these defaults, and those
-    of `parser`."""
+    of `parser`. A benchmark without windows or requests in flight takes their options too, without
+    effect, so that `make bench` gives the same to all."""
+    unused = "no effect here"
     parser.add_argument(
         "--rounds", type=int, help=f"interleaved rounds (default {rounds}, quick {quick_rounds})"
     )
     parser.add_argument(
         "--seconds",
         type=float,
-        help=f"one of the three windows of a measurement (default {seconds}, quick "
-        f"{QUICK_SECONDS})",
+        help=f"of a window of measurement (default {seconds}, quick {quick_seconds})"
+        if seconds
+        else unused,
     )
     parser.add_argument(
         "--concurrency",
         type=int,
         nargs="+",
         default=list(concurrency),
-        help="requests in flight (default %(default)s)",
+        help="requests in flight (default %(default)s)" if concurrency else unused,
     )
     parser.add_argument(
         "--quick",
@@ -118,7 +122,7 @@ def parse_options(
     )
     options = parser.parse_args()
     options.rounds = options.rounds or (quick_rounds if options.quick else rounds)
-    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else seconds)
+    options.seconds = options.seconds or (quick_seconds if options.quick else seconds)
     return options
 
 
