@@ -23,9 +23,42 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     return 1;
 }
 
-/* Rows up to which halves are widened anew for each tile, beside the multiplications: packing them first
-   would take longer. Codes, which take more, for one row only. */
+/* Rows up to which elements are widened anew for each tile, beside the multiplications: packing them first
+   would take longer. */
+#if defined(__AVX512F__) || defined(SIMIPU_NEON)
 enum { FEW_ROWS = 4 * TILE_ROWS };
+#else
+enum { FEW_ROWS = TILE_ROWS }; /* conversions take as long as products */
+#endif
+enum { FEW_ROWS_OF_CODES = 1 };
+
+/* The columns where they lie; of whole registers. */
+static struct panel find_lying(const struct operand *right, int64_t start, int64_t between) {
+    if (right->element == HALF)
+        return (struct panel){(const uint16_t *)right->data + start, between, LYING_HALVES, 1};
+    int is_f152 = right->element == F152;
+    return (struct panel){(const uint8_t *)right->data + start, between, is_f152 ? LYING_F152 : LYING_F143,
+                          unit_of_halves(right->unit, is_f152)};
+}
+
+INLINE void widen_registers(const struct panel *from, enum lying lying, int vectors, int channels,
+                            float *panel) {
+    ptrdiff_t between = bytes_between(from, lying);
+    const char *right = from->data;
+    V unit = v_all(from->unit);
+    for (int k = 0; k < channels; k++, panel += PANEL, right += between) {
+        prefetch(right, between);
+        for (int j = 0; j < vectors; j++)
+            v_store(panel + j * LANES, take_columns(right, j * LANES, lying, unit));
+    }
+}
+
+INLINE void widen_lying(const struct panel *from, enum lying lying, int vectors, int channels, float *panel) {
+    if (vectors == TILE_VECTORS)
+        widen_registers(from, lying, TILE_VECTORS, channels, panel);
+    else
+        widen_registers(from, lying, vectors, channels, panel);
+}
 
 static struct panel pack_product(struct supply *supply, const struct part *part, int64_t first,
                                  int64_t column, int columns, int rows, float *held) {
@@ -39,12 +72,15 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
         pack_turned(right, start, product->right_column, part->channels, part->offsets, columns, held);
         return packed;
     }
-    if (rows <= FEW_ROWS && right->element == HALF && columns % LANES == 0)
-        return (struct panel){(const uint16_t *)right->data + start, product->right_channel, LYING_HALVES, 1};
-    if (rows == 1 && (right->element == F143 || right->element == F152) && columns % LANES == 0) {
-        enum lying lying = right->element == F143 ? LYING_F143 : LYING_F152;
-        return (struct panel){(const uint8_t *)right->data + start, product->right_channel, lying,
-                              right->unit};
+    if (right->element != FLOAT && columns % LANES == 0) {
+        struct panel lying = find_lying(right, start, product->right_channel);
+        if (rows <= (lying.lying == LYING_HALVES ? FEW_ROWS : FEW_ROWS_OF_CODES)) return lying;
+        switch (lying.lying) {
+        case LYING_HALVES: widen_lying(&lying, LYING_HALVES, columns / LANES, part->channels, held); break;
+        case LYING_F143: widen_lying(&lying, LYING_F143, columns / LANES, part->channels, held); break;
+        default: widen_lying(&lying, LYING_F152, columns / LANES, part->channels, held);
+        }
+        return packed;
     }
     float *panel = held;
     for (int k = 0; k < part->channels; k++, panel += PANEL, start += product->right_channel) {

@@ -189,12 +189,13 @@ static void run_task(void *data, size_t number) {
 INLINE V take_some(const struct operand *from, int64_t at, int64_t count) {
     const uint8_t *codes = (const uint8_t *)from->data + at;
     uint8_t some[LANES] = {0};
+    int is_f152 = from->element == F152;
     switch (from->element) {
     case FLOAT: return load_some((const float *)from->data + at, count);
     case HALF: return widen_some((const uint16_t *)from->data + at, count);
     default:
         if (count < LANES) codes = memcpy(some, codes, (size_t)count);
-        return v_mul(v_all(from->unit), v_decode(codes, from->element == F152));
+        return v_mul(v_all(unit_of_halves(from->unit, is_f152)), v_decode_halves(codes, is_f152));
     }
 }
 
@@ -206,14 +207,14 @@ static void widen(const struct operand *from, int64_t at, int64_t count, float *
     }
     int64_t i = 0;
     const uint8_t *codes = (const uint8_t *)from->data + at;
-    V unit = v_all(from->unit);
+    V unit = v_all(unit_of_halves(from->unit, from->element == F152));
     if (from->element == HALF)
         for (; i + LANES <= count; i += LANES)
             v_store(to + i, v_widen((const uint16_t *)from->data + at + i));
     else if (from->element == F143)
-        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode(codes + i, 0)));
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode_halves(codes + i, 0)));
     else
-        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode(codes + i, 1)));
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode_halves(codes + i, 1)));
     for (; i < count; i += LANES) store_some(to + i, take_some(from, at + i, count - i), count - i);
 }
 

@@ -23,6 +23,7 @@ enum { NAN_BITS = 0x7FC00000 };
 #define SET avx512
 enum { LANES = 16 };
 typedef __m512 V;
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 INLINE V v_load(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void v_store(float *to, V x) { _mm512_storeu_ps(to, x); }
@@ -32,9 +33,6 @@ INLINE V v_load_part(const float *from, int64_t count) {
 }
 INLINE void v_store_part(float *to, V x, int64_t count) {
     _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), x);
-}
-INLINE V v_widen_part(const uint16_t *from, int64_t count) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from));
 }
 INLINE V v_all(float x) { return _mm512_set1_ps(x); }
 INLINE V v_add(V x, V y) { return _mm512_add_ps(x, y); }
@@ -58,28 +56,16 @@ INLINE V v_if_nan(V x, V y, V yes, V no) {
 }
 /* Whether all are zeros. */
 INLINE int v_are_zero(V x) { return _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0; }
-INLINE V v_widen(const uint16_t *from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from)); }
+INLINE V v_of_halves(Halves halves) { return _mm512_cvtph_ps((__m256i)halves); }
+/* Codes, each in the upper byte of a half. */
+INLINE Halves v_codes(const uint8_t *from) {
+    return (Halves)_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)from)), 8);
+}
 INLINE void v_narrow(uint16_t *to, V x) {
     _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 INLINE V v_half(V x) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-/* 8-bit codes: their bits, moved to where a float has them; NaN for 0x80. The exponent then has the bias of
-   a float, which `v_decode` corrects by a product.
-
-       code, F143   s eeee mmm     shift 20      code, F152   s eeeee mm     shift 21
-       float        s 0000eeee mmm00000000000000000000 (F143)
-
-   The sign moves to bit 31, by 24. */
-INLINE V v_code_bits(const uint8_t *from, int shift) {
-    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)from));
-    __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
-    __m512i rest =
-        _mm512_sll_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
-    __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(0x80));
-    return _mm512_castsi512_ps(
-        _mm512_mask_mov_epi32(_mm512_or_si512(sign, rest), nan, _mm512_set1_epi32(NAN_BITS)));
 }
 
 #elif defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
@@ -88,6 +74,7 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 #define SET avx2
 enum { LANES = 8 };
 typedef __m256 V;
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 INLINE V v_load(const float *from) { return _mm256_loadu_ps(from); }
 INLINE void v_store(float *to, V x) { _mm256_storeu_ps(to, x); }
@@ -110,11 +97,6 @@ INLINE void v_store_part(float *to, V x, int64_t count) {
     }
     if (count & 1) _mm_store_ss(to, part);
 }
-INLINE V v_widen_part(const uint16_t *from, int64_t count) {
-    uint16_t held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)held));
-}
 INLINE V v_all(float x) { return _mm256_set1_ps(x); }
 INLINE V v_add(V x, V y) { return _mm256_add_ps(x, y); }
 INLINE V v_sub(V x, V y) { return _mm256_sub_ps(x, y); }
@@ -136,20 +118,14 @@ INLINE V v_if_nan(V x, V y, V yes, V no) {
 INLINE int v_are_zero(V x) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ)) == 0;
 }
-INLINE V v_widen(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from)); }
+INLINE V v_of_halves(Halves halves) { return _mm256_cvtph_ps((__m128i)halves); }
+INLINE Halves v_codes(const uint8_t *from) {
+    return (Halves)_mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64((const void *)from));
+}
 INLINE void v_narrow(uint16_t *to, V x) {
     _mm_storeu_si128((void *)to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 INLINE V v_half(V x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
-INLINE V v_code_bits(const uint8_t *from, int shift) {
-    __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)from));
-    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24);
-    __m256i rest =
-        _mm256_sll_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
-    __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(0x80));
-    __m256i bits = _mm256_blendv_epi8(_mm256_or_si256(sign, rest), _mm256_set1_epi32(NAN_BITS), nan);
-    return _mm256_castsi256_ps(bits);
-}
 
 #else
 
@@ -163,8 +139,7 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 enum { LANES = 4 };
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t I __attribute__((vector_size(16)));
-typedef uint16_t H __attribute__((vector_size(8)));
-typedef uint8_t C __attribute__((vector_size(4)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 INLINE V v_load(const float *from) {
     V x;
@@ -202,7 +177,7 @@ INLINE int v_are_zero(V x) {
 INLINE float16x4_t v_halves(V x) { return vcvt_f16_f32((float32x4_t)x); }
 INLINE V v_half(V x) { return (V)vcvt_f32_f16(v_halves(x)); }
 INLINE void v_narrow(uint16_t *to, V x) { vst1_u16(to, vreinterpret_u16_f16(v_halves(x))); }
-INLINE V v_widen(const uint16_t *from) { return (V)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
+INLINE V v_of_halves(Halves halves) { return (V)vcvt_f32_f16((float16x4_t)halves); }
 #else
 /* As whole numbers: normal halves have 13 bits less; below 2^-14 the last bit is that of 0.5 as a float.
 
@@ -217,9 +192,7 @@ INLINE V v_half(V x) {
     I nan = rest | i_all(0x00400000);
     return (V)((I)v_choose(rest > i_all(0x7F800000), (V)(nan & ~i_all(0x1FFF)), (V)infinite) | sign);
 }
-INLINE V v_widen(const uint16_t *from) {
-    H halves;
-    memcpy(&halves, from, sizeof halves);
+INLINE V v_of_halves(Halves halves) {
     I bits = __builtin_convertvector(halves, I);
     I sign = (bits & i_all(0x8000)) << 16, rest = (bits & i_all(0x7FFF)) << 13;
     V value = (V)rest * v_all(0x1p112f); /* the exponent counted from 127 instead of 15; exact */
@@ -235,30 +208,38 @@ INLINE void v_narrow(uint16_t *to, V x) {
     I most = (rest >> 13) & i_all(0x3FF);
     I made = (I)v_choose(rest < i_all(0x38800000), (V)small, (V)normal);
     made = (I)v_choose(rest >= i_all(0x7F800000), (V)(i_all(0x7C00) | most), (V)made) | sign;
-    H halves = __builtin_convertvector(made & i_all(0xFFFF), H);
+    Halves halves = __builtin_convertvector(made & i_all(0xFFFF), Halves);
     memcpy(to, &halves, sizeof halves);
 }
 #endif
+INLINE Halves v_codes(const uint8_t *from) {
+    uint8_t codes __attribute__((vector_size(LANES)));
+    memcpy(&codes, from, sizeof codes);
+    return __builtin_convertvector(codes, Halves) << 8;
+}
 INLINE V v_load_part(const float *from, int64_t count) {
     float held[LANES] = {0};
     memcpy(held, from, (size_t)count * sizeof *held);
     return v_load(held);
 }
 INLINE void v_store_part(float *to, V x, int64_t count) { memcpy(to, &x, (size_t)count * sizeof *to); }
-INLINE V v_widen_part(const uint16_t *from, int64_t count) {
-    uint16_t held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return v_widen(held);
-}
-INLINE V v_code_bits(const uint8_t *from, int shift) {
-    C codes;
-    memcpy(&codes, from, sizeof codes);
-    I bits = __builtin_convertvector(codes, I);
-    I value = ((bits & i_all(0x80)) << 24) | ((bits & i_all(0x7F)) << shift);
-    return v_choose(bits == i_all(0x80), (V)i_all(NAN_BITS), (V)value);
-}
 
 #endif
+
+INLINE V v_widen(const uint16_t *from) {
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return v_of_halves(halves);
+}
+INLINE V v_widen_part(const uint16_t *from, int64_t count) {
+    Halves halves = {0};
+#if defined(__AVX512F__)
+    halves = (Halves)_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from);
+#else
+    memcpy(&halves, from, (size_t)count * sizeof *from);
+#endif
+    return v_of_halves(halves);
+}
 
 #if defined(__AVX2__) && defined(__x86_64__)
 
@@ -358,12 +339,33 @@ INLINE void v_turn(V rows[LANES]) {
 #define JOIN(name, set) JOIN_(name, set)
 #define OF_SET(name) JOIN(name, SET)
 
-/* 8-bit codes to values, at scale 0: exponents are counted from 8 (F143) and 16 (F152), a float's from 127.
- */
-INLINE V v_decode(const uint8_t *from, int is_f152) {
-    return is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f))
-                   : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
+/* 8-bit codes as halves, by whole numbers of 16 bits. F143 counts exponents from 8 and a half from 15: these
+   halves are the values times 2^-7, subnormals too.
+
+       code, F143    s eeee mmm 00000000     shifted by 1, the sign not
+       half          s 0eeee mmm0000000
+
+   F152 counts exponents from 16: one less is a half's, and with exponents 0 and 1 a half is subnormal.
+
+       code, F152    s eeeee mm 00000000     the rest less 1 << 10, or shifted by 1 where that is more
+       half          s eeeee mm00000000
+
+   Code 0x80 is NaN; its bits as a half, negative zero's, are exchanged for NaN's. */
+INLINE V v_decode_halves(const uint8_t *from, int is_f152) {
+    typedef int16_t Words __attribute__((vector_size(2 * LANES)));
+    Words bits = (Words)v_codes(from), made;
+    Words nan = (bits == INT16_MIN) & (Words)((Halves){0} + (0x8000 ^ 0x7E00));
+    if (is_f152) {
+        Words rest = bits & 0x7F00, less = rest - 0x0400, subnormal = rest >> 1, is_less = subnormal > less;
+        made = (bits & INT16_MIN) | (subnormal & is_less) | (less & ~is_less);
+    } else {
+        made = bits >> 1 & (Words)((Halves){0} + 0xBFFF);
+    }
+    return v_of_halves((Halves)(made ^ nan));
 }
+
+/* What these are multiplied by to be the values of codes of `unit`. */
+INLINE float unit_of_halves(float unit, int is_f152) { return is_f152 ? unit : unit * 0x1p7f; }
 
 /* To half, too large values to the largest; NaN stays, and infinities unless `growing`. */
 INLINE V v_half_bounded(V x, int growing) {
