@@ -7,8 +7,10 @@ reads or writes bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
+
+from ._tools.dataclass import dataclass
 
 
 class Severity(Enum):

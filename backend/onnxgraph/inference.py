@@ -12,7 +12,6 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
@@ -26,6 +25,7 @@ from onnxgraph.nodes import (
     iter_bodies,
     iter_nodes,
 )
+from popef._tools.dataclass import dataclass
 
 _FLOATS = (*FLOAT_TYPES, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256

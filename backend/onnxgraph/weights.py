@@ -18,7 +18,6 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph.edit import copy_with_weights
 from onnxgraph.nodes import FLOAT_TYPES, GraphError, count_bytes, iter_tensors
 from popef._tools.arrays import Array
+from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 
 LARGE = 1 << 18

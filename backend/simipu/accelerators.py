@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean, escape
 from simipu.errors import AcceleratorError
 

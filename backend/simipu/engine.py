@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from popef._tools.arrays import Array
+from popef._tools.dataclass import dataclass
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions
 from simipu.errors import RunError

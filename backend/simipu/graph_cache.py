@@ -27,7 +27,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from google import protobuf
 
 import popef
 from popef._tools.arrays import Array
+from popef._tools.dataclass import dataclass
 from popef._tools.version import __version__
 from simipu.computed import GraphOptions, Lowered, Weights
 from simipu.executable import Program

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from popef._tools.channel import (
     encode_object,
 )
 from popef._tools.child import prepare
+from popef._tools.dataclass import dataclass
 from popef._tools.memory import limit_memory, return_memory
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors

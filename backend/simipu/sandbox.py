@@ -26,7 +26,8 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from popef._tools.dataclass import dataclass
 
 MIN_NETWORK_ABI, MIN_SCOPE_ABI = 4, 6
 """Landlock versions that support TCP, and signals and abstract sockets."""

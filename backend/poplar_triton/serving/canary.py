@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from popef._tools.dataclass import dataclass
 from popef._tools.progress import PROC
 from popef._tools.zero_requests import make_inputs
 from poplar_triton.errors import ServerError

@@ -8,7 +8,6 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from popef._tools.channel import (
@@ -20,6 +19,7 @@ from popef._tools.channel import (
     answer_requests,
     encode_object,
 )
+from popef._tools.dataclass import dataclass
 from poplar_triton.tfserving.models import Call, Code, ServingError, as_serving_error
 
 _CHILD = "from poplar_triton.tfserving.work_process import serve; serve({})"

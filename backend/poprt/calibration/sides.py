@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -18,6 +17,7 @@ from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
 
 from popef._tools.arrays import Array
+from popef._tools.dataclass import dataclass
 
 Feeds = Mapping[str, Array]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
+
+from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
