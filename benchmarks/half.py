@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rounds import parse_options
 from simipu import Direction, GraphOptions, choose_accelerator
-from simipu.isolation import open_graph
+from simipu.opening import open_graph
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]

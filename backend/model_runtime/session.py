@@ -173,6 +173,12 @@ class Session(CompiledModel):
             raise ModelRuntimeError("the session is not bound to a device; call bindToDevice first")
         return self._device
 
+    @property
+    def kernels(self) -> str:
+        """Names of what computes the loaded programs (our addition): accelerators, or else the
+        kernels of half precision, or "reference" for the onnx reference."""
+        return self._require_engine().kernels
+
     def bindToDevice(self, device: Device | None = None) -> None:
         """Take a device and put the executable on it. The load programs load the weights.
 

@@ -9,7 +9,7 @@ This module imports no engine: configurations are read where ONNX Runtime must n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from popef._tools.dataclass import dataclass
@@ -238,6 +238,21 @@ def choose_accelerator(
                 f"{_quote(text)}"
             ) from None
     return ChosenAccelerator(name.lower(), parsed)
+
+
+def describe_first(chosen: Sequence[ChosenAccelerator]) -> str:
+    """Return what messages call the first of these accelerators, which computes what it can."""
+    return f"accelerator {chosen[0].name!r}"
+
+
+def uses_openvino(chosen: Sequence[ChosenAccelerator]) -> bool:
+    """Return whether these accelerators are that of the CPU."""
+    return bool(chosen) and not chosen[0].entry.on_gpu
+
+
+def join_names(kernels: Iterable[str]) -> str:
+    """Return the names of what computes several graphs, without repetitions."""
+    return ",".join(dict.fromkeys(name for each in kernels for name in each.split(",") if name))
 
 
 def describe_engines(chosen: Sequence[ChosenAccelerator]) -> str:

@@ -5,13 +5,16 @@ The parent does not trust the child, which computes graphs from unknown sources.
 nothing in an answer and looks nothing up by name, unlike with a pickle. Types and errors are
 indices into fixed tables, and every size is checked against the number of bytes received.
 
-    loaded   kind error    kind, number of the class (1 byte), text in UTF-8 arrays   kind, for each
-    array: number of the type, rank (1 byte each), dimensions (8 bytes each), elements
+    loaded   kind, names of what computes the program in ASCII
+    error    kind, number of the class (1 byte), text in UTF-8
+    arrays   kind, for each array: number of the type, rank (1 byte each), dimensions (8 bytes
+             each), elements
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
@@ -25,6 +28,8 @@ MAX_TEXT_BYTES = 1 << 16
 """Maximum number of bytes of an error's text."""
 MAX_AXES = 32
 """Maximum number of axes of an array, the same as of a stream."""
+_NAMES = re.compile(rb"[a-z0-9,]{0,64}")
+"""What may compute a program: names of accelerators and kernels."""
 _ERROR_BYTES = 2
 """Number of bytes of an error's kind and class."""
 _TYPES = tuple(
@@ -55,9 +60,9 @@ class AnswerError(Exception):
     """The bytes are not a valid answer to the request."""
 
 
-def encode_loaded() -> bytes:
-    """Return the answer of a child that has loaded its program."""
-    return bytes([_Kind.LOADED])
+def encode_loaded(kernels: str) -> bytes:
+    """Return the answer of a child that has loaded its program, which `kernels` compute."""
+    return bytes([_Kind.LOADED]) + kernels.encode("ascii")
 
 
 def encode_error(error: errors.SimIpuError) -> bytes:
@@ -83,11 +88,14 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
     return b"".join(parts)
 
 
-def decode_loaded(answer: bytes | bytearray) -> None:
-    """Check the answer to a load. Raises the child's error, or AnswerError for anything else."""
+def decode_loaded(answer: bytes | bytearray) -> str:
+    """Return what computes the loaded program. Raises the child's error, or AnswerError for
+    anything else."""
     _raise_error(answer)
-    if answer != encode_loaded():
+    names = bytes(answer[1:])
+    if answer[:1] != bytes([_Kind.LOADED]) or not _NAMES.fullmatch(names):
         raise AnswerError("expected the answer that the program is loaded")
+    return names.decode("ascii")
 
 
 def decode_arrays(answer: bytes | bytearray, count: int) -> list[Array]:

@@ -132,6 +132,10 @@ class GraphOptions:
 class ComputedGraph(Protocol):
     """Interface of a graph that can be run."""
 
+    kernels: str
+    """What computes it: the names of its accelerators, or else of the kernels of half precision
+    (`simipu.kernels`), or `reference`."""
+
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs called `names`. Raises RunError if values are rejected,
         DeviceLostError if the run did not end normally."""
@@ -196,6 +200,7 @@ class OrtGraph:
         self._run = self._session._sess.run  # noqa: SLF001
         self.providers: list[str] = self._session.get_providers()
         """Names of the providers that compute: ONNX Runtime omits one that it cannot start."""
+        self.kernels = find_kernels().instructions
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
         self._run_options = onnxruntime.RunOptions()
         self._cancelled = False
@@ -246,7 +251,8 @@ class Lowered:
     cancelled. `reads`: the program's weights that the graph reads, or whose values it holds.
     `rounds`: results are rounded to half or fp8, which is slow without kernels. `index_faults`:
     outputs that are above 0 if an index was out of range, with the title of the node that reads by
-    it (`clamp_indices`)."""
+    it (`clamp_indices`). `outputs`: those of a graph for OpenVINO, in their order. `compiled`: such
+    a graph as OpenVINO has compiled it, with its weights; model and weights are empty then."""
 
     model: bytes
     weights: Mapping[str, Array]
@@ -254,6 +260,8 @@ class Lowered:
     reads: Sequence[str] = ()
     rounds: bool = False
     index_faults: Mapping[str, str] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
+    compiled: bytes | memoryview = b""
 
 
 def use_kernels() -> KernelUse:

@@ -14,13 +14,14 @@ import numpy as np
 
 from popef._tools.arrays import Array
 from popef._tools.dataclass import dataclass
+from simipu.accelerators import join_names
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions
 from simipu.errors import RunError
 from simipu.executable import Device, Program, ProgramKind, SimulatedExecutable
 from simipu.forks import FORKS, keep_forever
 from simipu.host_link import batch_seconds, pass_seconds, transfer_seconds
-from simipu.isolation import open_graph
+from simipu.opening import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
 
@@ -81,6 +82,12 @@ class Engine:
     def batches_per_run(self) -> int:
         """Number of compiled batches that one run has room for."""
         return self.replication_factor * self.device_iterations
+
+    @property
+    def kernels(self) -> str:
+        """Names of what computes the programs that are built: accelerators, or else the kernels of
+        half precision; "reference" for the onnx reference."""
+        return join_names(main.graph.kernels for main in self._mains.values())
 
     @property
     def free_at_ns(self) -> int | None:

@@ -1,5 +1,6 @@
 """Cache of lowered graphs: a later load of a program takes the computed graph from a file of the
-user's cache folder, and imports nothing that checks and lowers graphs.
+user's cache folder, and imports nothing that checks and lowers graphs. A graph for OpenVINO is
+stored as OpenVINO has compiled it, with its weights, which all processes share by the file.
 
 The name of an entry is a digest of everything that the lowered graph depends on: the program, the
 options with their limits, the kernels, the versions and source files of what lowers, and the types
@@ -10,8 +11,8 @@ first name and of their values.
 
     0        32  SHA-256 digest of the name and all that follows
     32        8  size of the head, little endian
-    40           head: JSON, the fields of `_Head`
-                 the model, then the weights that are in no file of the model
+    40           head: JSON, padded to a multiple of 64 bytes from the start
+                 the compiled graph, the model, then the weights that are in no file of the model
 
 An entry is written after ONNX Runtime has loaded its graph. Only this user can read or write it
 (`private_folder`), because a graph of the cache is not checked again. Graphs of isolated engines
@@ -25,7 +26,7 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -39,6 +40,7 @@ import popef
 from popef._tools.arrays import Array
 from popef._tools.dataclass import dataclass
 from popef._tools.version import __version__
+from simipu.accelerators import describe_engines, uses_openvino
 from simipu.computed import GraphOptions, Lowered, Weights
 from simipu.executable import Program
 from simipu.kernels import find_kernels, warn_of_none
@@ -49,13 +51,15 @@ from simipu.version import find_onnx_version
 MAX_ENTRIES, MAX_BYTES = 4096, 1 << 30
 MAX_ENTRY_BYTES = 1 << 27
 """Maximum bytes of an entry; a graph that holds more is lowered by every load."""
+MAX_COMPILED_BYTES, MAX_COMPILED_ENTRY_BYTES = 1 << 32, 1 << 30
+"""The same for compiled graphs, which are in a folder of their own."""
+_ALIGNMENT = 64
+"""Alignment of a compiled graph in its entry: OpenVINO copies weights that have less."""
 _DIGEST_BYTES, _SIZE_BYTES = 32, 8
-_FORMAT = 1
+_FORMAT = 2
 """Version of the entries' format."""
 
 _log = logging.getLogger("simipu")
-
-Lower = Callable[[KernelUse], Lowered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +79,51 @@ class _Weight:
         return np.ascontiguousarray(data).reshape(-1).view(self.dtype).reshape(self.shape)
 
 
-class CachedLowering:
-    """Lowering of one program by `lower`, or by the entry of an earlier one. `store` writes the
-    entry, once the graph has been loaded."""
+class CacheEntry:
+    """The entry of a program that is lowered to a set of kernels. `write` it once the graph has
+    been loaded."""
 
     def __init__(
         self,
-        lower: Lower,
         program: Program,
         weights: Weights,
         options: GraphOptions,
         numerics: Numerics | None,
+        kernels: KernelUse,
     ) -> None:
-        self._lower, self._weights = lower, weights
-        self._facts = (program, options, numerics)
-        self._new: list[tuple[str, Lowered]] = []
+        self._weights = weights
+        self._name = _digest_facts(program, options, numerics, kernels, weights)
+        self._folder = _find_folder(options)
 
-    def lower(self, kernels: KernelUse) -> Lowered:
-        """Return the lowered graph. Raises the errors of `lower`."""
-        name = _digest_facts(*self._facts, kernels, self._weights)
-        lowered = _read(name, self._weights)
-        if lowered is None:
-            lowered = self._lower(kernels)
-            self._new.append((name, lowered))
-        elif lowered.rounds and not find_kernels().are_there:
+    @property
+    def max_bytes(self) -> int:
+        """Maximum size of an entry."""
+        return self._folder.max_entry_bytes
+
+    def read(self) -> Lowered | None:
+        """Return the lowered graph, or None if there is no entry."""
+        lowered = _read(self._folder, self._name, self._weights)
+        if lowered is not None and lowered.rounds and not find_kernels().are_there:
             warn_of_none()
         return lowered
 
-    def store(self) -> None:
-        """Write the entry of a graph that was lowered. After a second attempt with other kernels
-        nothing is written, because later loads need the first one again."""
-        if len(self._new) != 1:
-            return
-        ((name, lowered),) = self._new
-        folder = _find_folder()
+    def write(self, lowered: Lowered) -> None:
+        """Write the entry. One that cannot be written is only logged."""
         try:
-            _write(folder, name, lowered, self._weights)
+            _write(self._folder, self._name, lowered, self._weights)
         except OSError as error:
-            _log.info("the graph is not cached: %s: %s", folder.path, error.strerror)
+            _log.info("the graph is not cached: %s: %s", self._folder.path, error.strerror)
 
 
-def _find_folder() -> PrivateFolder:
-    return PrivateFolder(find_cache_folder("graphs"), MAX_ENTRIES, MAX_BYTES, MAX_ENTRY_BYTES)
+def _find_folder(options: GraphOptions) -> PrivateFolder:
+    path, limits = find_cache_folder("graphs"), (MAX_BYTES, MAX_ENTRY_BYTES)
+    if uses_openvino(options.accelerators):
+        path = find_cache_folder("openvino")
+        limits = MAX_COMPILED_BYTES, MAX_COMPILED_ENTRY_BYTES
+    return PrivateFolder(path, MAX_ENTRIES, *limits)
 
 
-def _read(name: str, weights: Weights) -> Lowered | None:
-    folder = _find_folder()
+def _read(folder: PrivateFolder, name: str, weights: Weights) -> Lowered | None:
     listed = _read_entry(folder, name)
     if listed is None:
         return None
@@ -145,13 +148,14 @@ def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights)
     others = {
         each.name: getattr(lowered, each.name)
         for each in fields(Lowered)
-        if each.name not in ("model", "weights")
+        if each.name not in ("compiled", "model", "weights")
     }
-    head = {"fields": others, "weights": list(map(asdict, held)), "model": len(lowered.model)}
-    encoded = json.dumps(head).encode()
+    sizes = {"compiled": len(lowered.compiled), "model": len(lowered.model)}
+    encoded = json.dumps({"fields": others, "weights": list(map(asdict, held)), **sizes}).encode()
+    encoded += b" " * (-(_DIGEST_BYTES + _SIZE_BYTES + len(encoded)) % _ALIGNMENT)
     size = len(encoded).to_bytes(_SIZE_BYTES, "little")
-    content = [size, encoded, lowered.model, *pieces]
-    if sum(map(len, content)) + _DIGEST_BYTES > MAX_ENTRY_BYTES:
+    content = [size, encoded, lowered.compiled, lowered.model, *pieces]
+    if sum(map(len, content)) + _DIGEST_BYTES > folder.max_entry_bytes:
         return
     _write_entry(folder, _digest_values(name, copied, weights), content)
     _write_entry(folder, name, [json.dumps(copied).encode()])
@@ -160,27 +164,28 @@ def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights)
 def _decode(entry: memoryview, weights: Weights) -> Lowered:
     start = _SIZE_BYTES + int.from_bytes(entry[:_SIZE_BYTES], "little")
     head = json.loads(bytes(entry[_SIZE_BYTES:start]))
-    end = start + head["model"]
-    model, values = bytes(entry[start:end]), dict[str, Array]()
+    middle = start + head["compiled"]
+    end = middle + head["model"]
+    compiled, model = entry[start:middle], bytes(entry[middle:end])
+    values = dict[str, Array]()
     for each in head["weights"]:
         weight = _Weight(**each)
         values[weight.name] = weight.view(weights, entry[end:])
         end += weight.num_bytes
-    return Lowered(model, values, **head["fields"])
+    return Lowered(model, values, compiled=compiled, **head["fields"])
 
 
 def _read_entry(folder: PrivateFolder, name: str) -> memoryview | None:
-    content = folder.read(name)
-    if content is None:
+    found = folder.read(name)
+    if found is None:
         return None
-    found = memoryview(content)
     if found[:_DIGEST_BYTES] != _digest_entry(name, [found[_DIGEST_BYTES:]]):
         _log.warning("%s is damaged and not used; the graph is made again", folder.path / name)
         return None
     return found[_DIGEST_BYTES:]
 
 
-def _write_entry(folder: PrivateFolder, name: str, content: Sequence[bytes]) -> None:
+def _write_entry(folder: PrivateFolder, name: str, content: Sequence[bytes | memoryview]) -> None:
     folder.write(name, [_digest_entry(name, content), *content])
 
 
@@ -209,12 +214,24 @@ def _digest_facts(
 ) -> str:
     digest = hashlib.sha256(_digest_software().encode())
     instructions = find_kernels().instructions
-    facts = (options, options.num_cores, numerics, kernels, instructions)
+    engines = describe_engines(options.accelerators)
+    if engines:
+        engines += f" {_read_processor()}"
+    facts = (options, options.num_cores, numerics, kernels, instructions, engines)
     digest.update(repr((*facts, replace(program, graph=b""))).encode())
     digest.update(hashlib.sha256(program.graph).digest())
     types = sorted((name, value.dtype.str, value.shape) for name, value in weights.items())
     digest.update(repr(types).encode())
     return digest.hexdigest()
+
+
+@cache
+def _read_processor() -> str:
+    """Return what the system tells of the first processor, without what changes."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as stream:
+        first = stream.read().split("\n\n", 1)[0].splitlines()
+        return "\n".join(line for line in first if not line.startswith(("cpu MHz", "bogomips")))
+    return platform.processor()
 
 
 @cache

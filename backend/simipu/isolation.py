@@ -1,9 +1,8 @@
 """Runs a graph in a child process: a crash there does not end the server process.
 
 The parent sends a graph and its weights once, then exchanges arrays with the child
-(`popef._tools.channel`). The child reads the graph, not the parent. The parent does not unpickle
-the child's answers (`answers`). A fused program has a graph for each of its branches, in this
-process or in children.
+(`popef._tools.channel`). The child (`engine_process`) reads the graph, not the parent. The parent
+does not unpickle the child's answers (`answers`).
 """
 
 from __future__ import annotations
@@ -15,49 +14,20 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-import numpy as np
-
 from popef._tools.arrays import Array
-from popef._tools.channel import (
-    LOST,
-    AnsweringChild,
-    Channel,
-    StalledError,
-    answer_requests,
-    encode_object,
-)
-from popef._tools.child import prepare
+from popef._tools.channel import LOST, AnsweringChild, StalledError, encode_object
 from popef._tools.dataclass import dataclass
-from popef._tools.memory import limit_memory, return_memory
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
-from simipu.accelerators import OpenVinoUse
-from simipu.answers import (
-    AnswerError,
-    decode_arrays,
-    decode_loaded,
-    encode_arrays,
-    encode_error,
-    encode_loaded,
-)
-from simipu.computed import (
-    ComputedGraph,
-    GraphOptions,
-    Lowered,
-    NoKernelError,
-    Weights,
-    make_graph,
-    use_kernels,
-)
+from simipu.answers import AnswerError, decode_arrays, decode_loaded
+from simipu.computed import GraphOptions, Lowered, Weights
 from simipu.executable import Program
 from simipu.forks import FORKS
-from simipu.numerics.options import KernelUse, Numerics
+from simipu.numerics.options import Numerics
 from simipu.sandbox import find_missing
-from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
 
 _Answer = TypeVar("_Answer")
@@ -69,102 +39,14 @@ so long is stalled, as it has nothing else to do."""
 _CHILD = (
     "import sys; from popef._tools.memory import offer_to_oom_killer; offer_to_oom_killer(); "
     "from simipu.sandbox import confine; confine(sys.argv[1:]); "
-    "from simipu.isolation import serve; serve({})"
+    "from simipu.engine_process import serve; serve({})"
 )
 """Code that the child runs, with the descriptor of its end of the channel; its arguments are the
 paths that it may read. It confines itself before anything starts a thread."""
-_OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
-"""Memory of a child beside its graph's values: libraries and stacks, and copies of its weights, as
-received, widened and packed."""
+OWN_BYTES = 1 << 30
+"""Memory of a child beside its graph and weights: libraries, stacks and answers."""
 
 _log = logging.getLogger("simipu")
-
-
-def open_graph(
-    program: Program,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    *,
-    isolated: bool = False,
-) -> ComputedGraph:
-    """Return the graph of a MAIN program with the device's weights, in this process, or in a child
-    process if `isolated`: a fused program has one for each branch.
-
-    Raises LoadError if the graph cannot be computed here, LoadTimeoutError and LoadMemoryError if
-    it exceeds the limits in `options`.
-    """
-    if program.branches:
-        graphs: list[ComputedGraph] = []
-        try:
-            for branch in program.branches:
-                graphs.append(open_graph(branch, weights, options, numerics, isolated=isolated))
-        except BaseException:
-            for graph in graphs:
-                graph.close()
-            raise
-        return BranchedGraph(program, graphs)
-    label = f"{program.index} ({program.name})"
-    if isolated:
-        _warn_of_missing_confinement()
-        return IsolatedGraph(label, program, weights, options, numerics)
-    graph = _open_here(program, weights, options, numerics, label)
-    return_memory()
-    return graph
-
-
-def _open_here(
-    program: Program,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    label: str,
-) -> ComputedGraph:
-    """Open a graph in this process, on its accelerators or, without or if it may fall back, on the
-    CPU kernels."""
-    if options.accelerators:
-        graph = _open_accelerated(program, weights, options, numerics, label)
-        if graph is not None:
-            return graph
-        options = replace(options, accelerators=())
-
-    def lower(kernels: KernelUse) -> Lowered:
-        return _lower(program, weights, options, numerics, kernels)
-
-    if not options.caches or options.libraries:
-        return open_lowered(lower, options, label)
-    # Imported here: only servers cache graphs.
-    from simipu.graph_cache import CachedLowering
-
-    cached = CachedLowering(lower, program, weights, options, numerics)
-    graph = open_lowered(cached.lower, options, label)
-    cached.store()
-    return graph
-
-
-def _open_accelerated(
-    program: Program,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    label: str,
-    *,
-    is_confined: bool = False,
-) -> ComputedGraph | None:
-    """Return the graph on its accelerators, or None if it falls back. `is_confined`: this is an
-    isolated child process."""
-    if OpenVinoUse.is_fork and not options.accelerators[0].entry.on_gpu:
-        return IsolatedGraph(label, program, weights, options, numerics)
-    # Imported here: it imports onnx, and few models have accelerators.
-    from simipu.accelerated import open_accelerated
-
-    try:
-        return open_accelerated(program, weights, options, numerics, label, is_confined=is_confined)
-    except errors.AcceleratorError as error:
-        if not options.falls_back:
-            raise
-        _log.warning("%s; the CPU kernels of ONNX Runtime compute it", error)
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +75,10 @@ def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
 
 
 @cache
-def _warn_of_missing_confinement() -> None:
+def warn_of_missing_confinement() -> None:
     """Log once which confinements of a child the kernel does not support."""
     if missing := " and ".join(find_missing()):
         _log.warning("isolated graphs are computed without %s, which this system lacks", missing)
-
-
-def open_lowered(
-    make: Callable[[KernelUse], Lowered],
-    options: GraphOptions,
-    label: str,
-    kernels: KernelUse | None = None,
-) -> ComputedGraph:
-    """Return a graph that `make` lowers, with `kernels` if they can be used (None: those of served
-    graphs); `label` names the program in messages."""
-    try:
-        return make_graph(make(use_kernels() if kernels is None else kernels), options, label)
-    except NoKernelError as error:
-        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return IsolatedGraph(label, make(KernelUse.NONE), {}, options, None)
 
 
 class IsolatedGraph:
@@ -230,6 +97,7 @@ class IsolatedGraph:
         self._label = label if isinstance(source, Trial) else f"program {label}"
         self._source = (source, weights, options, numerics, label)
         self._options = options
+        self.kernels = ""
         self._loaded = False
         self._cancelled = False
         self._answered_at = time.monotonic()
@@ -317,7 +185,8 @@ class IsolatedGraph:
 
     def _load(self) -> None:
         seconds = self._options.ready_seconds
-        self._ask(("load", *self._source), seconds + min(seconds, _GRACE_SECONDS), decode_loaded)
+        limit_seconds = seconds + min(seconds, _GRACE_SECONDS)
+        self.kernels = self._ask(("load", *self._source), limit_seconds, decode_loaded)
         self._loaded = True
 
     def _ask(
@@ -327,7 +196,7 @@ class IsolatedGraph:
         decode: Callable[[bytearray], _Answer],
     ) -> _Answer:
         request = [encode_object(question)]
-        max_bytes = self._options.memory_bytes + _OWN_BYTES
+        max_bytes = self._options.memory_bytes + OWN_BYTES
         try:
             answer = self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes)
             decoded = decode(answer)
@@ -375,129 +244,3 @@ def _abandon(child: AnsweringChild, owner_pid: int) -> None:
 
 def _describe(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-class BranchedGraph:
-    """Computes the branch that the selector names with that branch's graph. `graphs` are the
-    branches' graphs, in order.
-
-    Results of the other branches are zeros, which take neither time nor memory.
-    """
-
-    def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
-        self._program, self._graphs = program, graphs
-        self._zeros = {
-            stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape)
-            for stream in program.streams
-            if stream.direction is Direction.DEVICE_TO_HOST
-        }
-
-    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Return the outputs called `names`. Raises RunError for a selector that names no branch,
-        and the errors of the branch's graph."""
-        number = self._program.find_branch(feeds[self._program.selector])
-        tensors = {
-            stream.tensor: stream.direction for stream in self._program.branches[number].streams
-        }
-        wanted = [name for name in names if name in tensors]
-        taken = {
-            name: feeds[name] for name, way in tensors.items() if way is Direction.HOST_TO_DEVICE
-        }
-        made = dict(zip(wanted, self._graphs[number].run(wanted, taken), strict=True))
-        return [made[name] if name in made else self._zeros[name] for name in names]
-
-    def cancel(self) -> None:
-        """Cancel the run in flight, of any branch."""
-        for graph in self._graphs:
-            graph.cancel()
-
-    def close(self) -> None:
-        """Close the graphs of all branches."""
-        for graph in self._graphs:
-            graph.close()
-
-
-def serve(descriptor: int) -> None:
-    """Answer the requests of the parent; this is the child's main function."""
-    # Imported here: it imports argparse, which only commands need.
-    from popef._tools.console import LineFormatter
-
-    prepare(LineFormatter("simipu"))
-    answer_requests(descriptor, _Answerer().answer)
-
-
-class _Answerer:
-    """The child's graph, and the limit of its memory."""
-
-    def __init__(self) -> None:
-        self._graph: ComputedGraph | None = None
-        self._memory_bytes = 0
-
-    def answer(self, channel: Channel) -> list[bytes]:
-        """Return the answer to the next request, which comes from the parent."""
-        question = channel.receive_object()
-        loads = question[0] == "load"
-        try:
-            if loads:
-                self._memory_bytes = question[3].memory_bytes
-                self._graph = _open_in_child(*question[1:])
-                return [encode_loaded()]
-            assert self._graph is not None
-            return [encode_arrays(self._graph.run(*question[1:]))]
-        except (errors.LoadError, errors.RunError, errors.DeviceLostError) as error:
-            return [encode_error(error)]
-        except MemoryError:
-            told = errors.describe_memory(self._memory_bytes)
-            kind = errors.LoadMemoryError if loads else errors.RunMemoryError
-            return [encode_error(kind(told))]
-
-
-def _open_in_child(
-    source: Program | Lowered | Trial,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    label: str,
-) -> ComputedGraph | None:
-    if isinstance(source, Trial):
-        held = source.held_bytes
-    else:
-        lowered_weights = source.weights if isinstance(source, Lowered) else weights
-        held = sum(value.nbytes for value in lowered_weights.values())
-    limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES)
-    if isinstance(source, Trial):
-        source.work()
-        return None
-    if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
-        return _refer(source)
-    if options.accelerators:
-        graph = _open_accelerated(source, weights, options, numerics, label, is_confined=True)
-        if graph is not None:
-            return graph
-        options = replace(options, accelerators=())
-    try:
-        lowered = _lower(source, weights, options, numerics, use_kernels())
-        return make_graph(lowered, options, label)
-    except NoKernelError as error:
-        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return _refer(_lower(source, weights, options, numerics, KernelUse.NONE))
-
-
-def _lower(
-    program: Program,
-    weights: Weights,
-    options: GraphOptions,
-    numerics: Numerics | None,
-    kernels: KernelUse,
-) -> Lowered:
-    # Imported here: a process whose graphs are prepared, or computed by a child, never lowers one.
-    from simipu.program_graphs import lower_program
-
-    return lower_program(program, weights, options, numerics, kernels)
-
-
-def _refer(lowered: Lowered) -> ComputedGraph:
-    # Imported here: few models need the reference, which takes 10 MiB.
-    from simipu.reference import ReferenceGraph
-
-    return ReferenceGraph(lowered)

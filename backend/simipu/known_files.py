@@ -108,7 +108,7 @@ class KnownFiles:
 
     def _read(self, digest: str) -> LoadLimits | None:
         with suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(self._store.read(digest) or b"")
+            entry = json.loads(bytes(self._store.read(digest) or b""))
             return LoadLimits(float(entry["seconds"]), int(entry["memory_bytes"]))
         return None
 

@@ -1,7 +1,9 @@
 """A graph in OpenVINO, whose package is optional: only `accelerated` imports this module.
 
-OpenVINO reads the weights in place while it compiles the graph, and keeps them in its own layout.
-It computes 64-bit whole numbers in 32 bits, so inputs beyond that are rejected.
+OpenVINO reads the weights in place while it compiles the graph, and keeps copies of many, some of
+them in its own layout. A compiled graph that is imported from a file has only the latter; other
+weights stay in the file. OpenVINO computes 64-bit whole numbers in 32 bits, so inputs beyond that
+are rejected.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from io import BytesIO
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from onnx import TensorProto
-from onnxgraph import iter_nodes
 
 from popef._tools.arrays import Array
 from popef._tools.text import escape
@@ -23,12 +24,17 @@ from simipu.computed import GraphOptions, Lowered
 from simipu.openvino_package import openvino
 from simipu.watchdog import WATCHDOG, EndedBy
 
+if TYPE_CHECKING:
+    import onnx
+
 _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 """Location of external data that are at an address of this process. ONNX Runtime and OpenVINO share
 this convention."""
 _MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
 _MAX_REASON = 500
 _INT32 = np.iinfo(np.int32)
+_WIDE_TYPES = (openvino.Type.i64, openvino.Type.u64, openvino.Type.u32)
+Settings = Mapping[str, object]
 
 
 @cache
@@ -40,27 +46,21 @@ def _find_core() -> openvino.Core:
 class OpenVinoGraph:
     """A graph in OpenVINO. A run that exceeds its limit is ended at the next node."""
 
+    kernels = "openvino"
+
     def __init__(self, lowered: Lowered, options: GraphOptions, title: str) -> None:
-        model = onnx.load_model_from_string(lowered.model)
-        _check_types(model, title)
-        _give_addresses(model, lowered)
-        try:
-            compiled = _find_core().compile_model(
-                _find_core().read_model(model.SerializeToString()),
-                "CPU",
-                {**_make_settings(options), **options.accelerators[0].settings()},
-            )
-        except RuntimeError as error:
-            raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
-        self._request = compiled.create_infer_request()
-        self._inputs = {name: at for at, port in enumerate(compiled.inputs) for name in port.names}
-        outputs = [value.name for value in model.graph.output]
-        self._outputs = {name: at for at, name in enumerate(outputs)}
+        settings = {**_make_settings(options), **options.accelerators[0].settings()}
+        self._lowered = lowered  # OpenVINO reads weights in it in place, without a reference
+        if lowered.compiled:
+            self._compiled = _import(lowered.compiled, settings, title)
+        else:
+            self._compiled = _compile(lowered, settings, title)
+        self._request = self._compiled.create_infer_request()
+        inputs = self._compiled.inputs
+        self._inputs = {name: at for at, port in enumerate(inputs) for name in port.names}
+        self._outputs = {name: at for at, name in enumerate(lowered.outputs)}
         self._wide = {
-            value.name
-            for value in model.graph.input
-            if value.type.tensor_type.elem_type
-            in (TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32)
+            name for port in inputs if port.element_type in _WIDE_TYPES for name in port.names
         }
         self._given: list[tuple[int, Array]] = []
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
@@ -92,6 +92,12 @@ class OpenVinoGraph:
 
     def close(self) -> None:
         """Do nothing: the compiled graph ends with its last reference."""
+
+    def export(self) -> bytes:
+        """Return the compiled graph with its weights, which a later load imports."""
+        stream = BytesIO()
+        self._compiled.export_model(stream)
+        return stream.getvalue()
 
     def _compute(self) -> bool:
         """Compute once, and return whether the results are there: the end of an earlier run may
@@ -143,23 +149,28 @@ def _make_settings(options: GraphOptions) -> dict[str, object]:
     }
 
 
-def _check_types(model: onnx.ModelProto, title: str) -> None:
-    """Raise AcceleratorError for a graph that declares doubles, which OpenVINO computes in
-    float."""
-    kind = TensorProto.DOUBLE
-    doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
-    infos = (*model.graph.input, *model.graph.output)
-    doubles += [each.name for each in infos if each.type.tensor_type.elem_type == kind]
-    doubles += [
-        node.name or node.output[0]
-        for node in iter_nodes(model.graph)
-        if node.op_type == "Cast"
-        and any(each.name == "to" and each.i == kind for each in node.attribute)
-    ]
-    if doubles:
+def _compile(lowered: Lowered, settings: Settings, title: str) -> openvino.CompiledModel:
+    # Imported here: a process that imports a compiled graph does not need it.
+    import onnx
+
+    model = onnx.load_model_from_string(lowered.model)
+    _give_addresses(model, lowered)
+    try:
+        read = _find_core().read_model(model.SerializeToString())
+        return _find_core().compile_model(read, "CPU", settings)
+    except RuntimeError as error:
+        raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
+
+
+def _import(compiled: bytes | memoryview, settings: Settings, title: str) -> openvino.CompiledModel:
+    """Return a compiled graph whose weights stay in the file from which `compiled` is mapped."""
+    data = openvino.Tensor(np.frombuffer(compiled, np.uint8), shared_memory=True)
+    try:
+        return _find_core().import_model(data, "CPU", settings)
+    except RuntimeError as error:
         raise errors.AcceleratorError(
-            f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
-        )
+            f"{title} cannot load its compiled graph: {_shorten(error)}"
+        ) from error
 
 
 def _give_addresses(model: onnx.ModelProto, lowered: Lowered) -> None:
@@ -191,6 +202,8 @@ def _explain(error: Exception, model: onnx.ModelProto) -> str:
     found = _MISSING.search(str(error))
     if found is None:
         return f"cannot load the graph: {_shorten(error)}"
+    from onnxgraph import iter_nodes
+
     # Each is the operator, behind its domain, or before the opset.
     missing = [each.strip().split(".")[-1].partition("-")[0] for each in found[1].split(",")]
     node = next((each for each in iter_nodes(model.graph) if each.op_type in missing), None)

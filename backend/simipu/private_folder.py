@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
 from popef._tools.dataclass import dataclass
@@ -43,9 +44,10 @@ class PrivateFolder:
     max_bytes: int
     max_entry_bytes: int
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of an entry; None if there is none, or no safe one. A read makes it
-        the newest entry."""
+    def read(self, name: str) -> memoryview | None:
+        """Return the content of an entry, mapped from its file, so that processes share it; None if
+        there is none, or no safe one. A read makes it the newest entry. Writing into the result
+        changes no file."""
         with suppress(OSError), self._open() as folder:
             if folder is None:
                 return None
@@ -56,10 +58,12 @@ class PrivateFolder:
                     return None
                 if found.st_size > self.max_entry_bytes:
                     return None
-                content = stream.read(self.max_entry_bytes)
                 with suppress(OSError):
                     os.utime(stream.fileno())
-                return content
+                if not found.st_size:
+                    return memoryview(b"")
+                # No entry shrinks: another one takes its place by another file.
+                return memoryview(mmap(stream.fileno(), found.st_size, access=ACCESS_COPY))
         return None
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:

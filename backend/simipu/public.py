@@ -47,8 +47,6 @@ from simipu.fixing import fix_inputs as fix_inputs
 from simipu.fixing import read_static as read_static
 from simipu.forks import FORKS as FORKS
 from simipu.isolation import Trial as Trial
-from simipu.isolation import open_graph as open_graph
-from simipu.isolation import open_lowered as open_lowered
 from simipu.isolation import try_in_child as try_in_child
 from simipu.known_files import KNOWN_FILES as KNOWN_FILES
 from simipu.known_files import LoadLimits as LoadLimits
@@ -57,6 +55,8 @@ from simipu.libraries import is_library_domain as is_library_domain
 from simipu.libraries import registered_libraries as registered_libraries
 from simipu.library_operators import register_library as register_library
 from simipu.numerics.options import Numerics as Numerics
+from simipu.opening import open_graph as open_graph
+from simipu.opening import open_lowered as open_lowered
 from simipu.program_graphs import lower_model as lower_model
 from simipu.program_graphs import lower_program as lower_program
 from simipu.program_graphs import read_graph as read_graph

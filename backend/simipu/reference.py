@@ -61,6 +61,8 @@ class ReferenceGraph:
     """A graph that is computed operator by operator. It is slow, and its run can be ended only with
     its process."""
 
+    kernels = "reference"
+
     def __init__(self, lowered: Lowered) -> None:
         model = inline_weights(lowered)
         for node in iter_nodes(model.graph):

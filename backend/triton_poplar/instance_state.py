@@ -22,7 +22,6 @@ from model_runtime import (
 )
 from model_runtime.pvti import Graph, Trace
 from simipu.errors import SimIpuError
-from simipu.kernels import find_kernels
 
 import popef
 from popef._tools.arrays import Array
@@ -130,14 +129,9 @@ class ModelInstanceState:
 
     @property
     def kernels(self) -> str:
-        """Accelerators of the configuration. Without, or if a model may fall back: instructions
-        that compute half precision. "none" means that ONNX Runtime's own operators do; the log has
-        the reason."""
-        state = self.model_state
-        names = [each.name for each in state.accelerators]
-        if not names or state.parameters.sim_accelerator_fallback:
-            names.append(find_kernels().instructions)
-        return ",".join(names)
+        """Names of what computes the model: accelerators, or else the kernels of half precision.
+        "none" means ONNX Runtime's own operators; the log has the reason."""
+        return self.session.kernels
 
     @property
     def queues(self) -> QueueManager:

@@ -71,7 +71,9 @@ def slow_graph(**options):
 def open_graph(model, **options):
     """Return a model's graph in OpenVINO, on one thread."""
     chosen = GraphOptions(1, accelerators=(choose_accelerator("openvino", {}),), **options)
-    return openvino_graph.OpenVinoGraph(Lowered(model.SerializeToString(), {}), chosen, "graph")
+    outputs = [value.name for value in model.graph.output]
+    lowered = Lowered(model.SerializeToString(), {}, outputs=outputs)
+    return openvino_graph.OpenVinoGraph(lowered, chosen, "graph")
 
 
 def compute_plainly(model, x, names):

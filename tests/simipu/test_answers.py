@@ -73,6 +73,17 @@ def test_arrays_come_back_as_they_were():
         np.testing.assert_array_equal(array, expected)
 
 
+@pytest.mark.parametrize("names", ["", "openvino", "tensorrt,cuda,cpu", "avx512"])
+def test_what_computes_a_loaded_program_comes_back(names):
+    assert decode_loaded(encode_loaded(names)) == names
+
+
+@pytest.mark.parametrize("names", [b"a b", b'x"} 1\n', b"A", b"a" * 65, b"\xff"])
+def test_names_that_would_not_fit_a_label_are_refused(names):
+    with pytest.raises(AnswerError):
+        decode_loaded(encode_loaded("") + names)
+
+
 @pytest.mark.parametrize("kind", [LoadMemoryError, RunTimeoutError, DeviceLostError, RunError])
 def test_errors_come_back_as_they_were(kind):
     for decode in (decode_loaded, lambda answer: decode_arrays(answer, 1)):
@@ -142,7 +153,7 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(isolation, "_CHILD", send([(bomb, False)]))
     with pytest.raises(LoadError, match=r"sent an invalid answer .* and was ended"):
         engine.load(5)
-    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (bomb, False)]))
+    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded("avx2"), False), (bomb, False)]))
     engine.load(5)
     with pytest.raises(DeviceLostError, match=r"sent an invalid answer .expected arrays"):
         engine.compute(5, ONES)
@@ -160,7 +171,7 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
 )
 def test_an_answer_that_does_not_end_costs_the_child(engine, monkeypatch, raw, told):
     monkeypatch.setattr(isolation, "_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (raw, True)]))
+    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded("avx2"), False), (raw, True)]))
     engine.load(5)
     begun = time.monotonic()
     with pytest.raises(DeviceLostError, match=told):
@@ -170,7 +181,9 @@ def test_an_answer_that_does_not_end_costs_the_child(engine, monkeypatch, raw, t
 
 def test_the_engine_is_as_good_as_new_after_garbage(engine, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (b"garbage", False)]))
+        patch.setattr(
+            isolation, "_CHILD", send([(encode_loaded("avx2"), False), (b"garbage", False)])
+        )
         engine.load(5)
     with pytest.raises(DeviceLostError):
         engine.compute(5, ONES)

@@ -17,9 +17,12 @@ from simipu import (
     LoadError,
     Numerics,
     OperatorLibrary,
+    admission,
+    choose_accelerator,
     graph_cache,
-    isolation,
     open_graph,
+    opening,
+    program_graphs,
 )
 from simipu.computed import Lowered
 from simipu.executable import Program, ProgramKind
@@ -78,13 +81,14 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def lowered(monkeypatch):
     """Return a list that gets the kernels of each lowering."""
-    calls, lower = [], isolation._lower
+    calls, lower = [], program_graphs.lower_program
 
     def count(*given):
         calls.append(given[-1])
         return lower(*given)
 
-    monkeypatch.setattr(isolation, "_lower", count)
+    monkeypatch.setattr(program_graphs, "lower_program", count)
+    monkeypatch.setattr(admission, "lower_program", count)
     return calls
 
 
@@ -105,11 +109,9 @@ def test_a_later_load_lowers_nothing_and_gives_the_same_answers(data_type, lower
 
 def test_weights_that_are_read_in_place_are_neither_copied_nor_stored(lowered, folder):
     load()
-    seen = []
-    cached = graph_cache.CachedLowering(seen.append, make_program(), make_weights(), OPTIONS, None)
-    weights = cached._weights
-    found = cached.lower(isolation.use_kernels())
-    assert not seen
+    weights = make_weights()
+    kernels = opening.use_kernels()
+    found = graph_cache.CacheEntry(make_program(), weights, OPTIONS, None, kernels).read()
     assert found.weights["w"].ctypes.data == weights["w"].ctypes.data
     assert "b" not in found.weights
     assert find_largest(folder).stat().st_size < weights["w"].nbytes
@@ -176,7 +178,7 @@ def test_a_changed_source_file_is_another_version(tmp_path):
 
 def test_other_kernels_lower_again(lowered, monkeypatch):
     load()
-    monkeypatch.setattr(isolation, "use_kernels", lambda: KernelUse.APART)
+    monkeypatch.setattr(opening, "use_kernels", lambda: KernelUse.APART)
     load()
     assert lowered[1:] == [KernelUse.APART]
 
@@ -299,9 +301,9 @@ def test_graphs_are_cached_on_request_only_and_never_those_of_isolated_engines(f
     load(options=GraphOptions(num_threads=1))
     assert not folder.exists()
     load()
-    monkeypatch.setattr(graph_cache, "CachedLowering", pytest.fail)
+    monkeypatch.setattr(graph_cache, "CacheEntry", pytest.fail)
     with monkeypatch.context() as patch:
-        patch.setattr(isolation, "IsolatedGraph", lambda *given: given)
+        patch.setattr(opening, "IsolatedGraph", lambda *given: given)
         assert open_graph(make_program(), make_weights(), OPTIONS, None, isolated=True)
     library = OperatorLibrary("my.domain", "/lib.so")
     given = [make_program(), make_weights(), dataclasses.replace(OPTIONS, libraries=(library,))]
@@ -313,18 +315,75 @@ def test_every_field_of_a_lowered_graph_comes_back(folder):
     weights = make_weights()
     flat = weights["w"].reshape(-1).view(np.uint16)
     held = {"flat": flat, "own": np.arange(6, dtype=np.int8).reshape(2, 3), "none": np.empty(0)}
-    made = Lowered(b"model", held, fold=False, reads=["w", "b"], rounds=True)
-    given = make_program(), weights, OPTIONS, None
-    first = graph_cache.CachedLowering(lambda kernels: made, *given)
-    first.lower(KernelUse.NONE)
-    first.store()
-    found = graph_cache.CachedLowering(pytest.fail, *given).lower(KernelUse.NONE)
+    made = Lowered(
+        b"model", held, fold=False, reads=["w", "b"], rounds=True, outputs=["y"], compiled=b"c"
+    )
+    given = make_program(), weights, OPTIONS, None, KernelUse.NONE
+    assert graph_cache.CacheEntry(*given).read() is None
+    graph_cache.CacheEntry(*given).write(made)
+    found = graph_cache.CacheEntry(*given).read()
     for each in dataclasses.fields(Lowered):
         if each.name != "weights":
             assert getattr(found, each.name) == getattr(made, each.name)
     assert found.weights["flat"].ctypes.data == weights["w"].ctypes.data
     for name, value in held.items():
         np.testing.assert_array_equal(found.weights[name], value, strict=True)
+
+
+@pytest.fixture
+def on_openvino():
+    """Return options for OpenVINO."""
+    pytest.importorskip("openvino")
+    return dataclasses.replace(OPTIONS, accelerators=(choose_accelerator("openvino", {}),))
+
+
+def test_a_later_load_on_openvino_imports_what_the_first_one_compiled(
+    lowered, folder, on_openvino, monkeypatch
+):
+    uncached = dataclasses.replace(on_openvino, caches=False)
+    expected = load(options=uncached)
+    np.testing.assert_array_equal(load(options=on_openvino), expected)
+    assert len(lowered) == 2
+    monkeypatch.setattr("simipu.openvino_graph._compile", pytest.fail)
+    np.testing.assert_array_equal(load(options=on_openvino), expected)
+    assert len(lowered) == 2
+    assert (folder.parent / "openvino").stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["w", "b"])
+def test_a_compiled_graph_is_that_of_all_its_weights(name, lowered, on_openvino):
+    load(options=on_openvino)
+    changed = make_weights(**{name: 2 * make_weights()[name]})
+    found = load(weights=changed, options=on_openvino)
+    assert len(lowered) == 2
+    np.testing.assert_allclose(found, changed["w"].sum(0) + changed["b"] + np.zeros((4, 1)), 1e-4)
+
+
+@pytest.mark.parametrize("change", [{"processor": "another"}, {"engines": "openvino 1"}])
+def test_another_processor_or_openvino_compiles_again(change, lowered, on_openvino, monkeypatch):
+    load(options=on_openvino)
+    if "processor" in change:
+        monkeypatch.setattr(graph_cache, "_read_processor", lambda: change["processor"])
+    else:
+        monkeypatch.setattr(graph_cache, "describe_engines", lambda _: change["engines"])
+    load(options=on_openvino)
+    assert len(lowered) == 2
+
+
+def test_a_compiled_graph_that_is_damaged_or_too_large_is_made_again(
+    lowered, folder, on_openvino, monkeypatch
+):
+    first = load(options=on_openvino)
+    damage(find_largest(folder.parent / "openvino"), "a bit")
+    np.testing.assert_array_equal(load(options=on_openvino), first)
+    assert len(lowered) == 2
+    # Above the limit the lowered graph is stored, as for ONNX Runtime.
+    monkeypatch.setattr(graph_cache, "MAX_COMPILED_ENTRY_BYTES", make_weights()["w"].nbytes - 1)
+    other = make_weights(b=np.ones(SIZE, np.float32))
+    expected = load(weights=other, options=on_openvino)
+    np.testing.assert_array_equal(load(weights=other, options=on_openvino), expected)
+    assert len(lowered) == 3
 
 
 SCRIPT = """
@@ -337,17 +396,29 @@ print(answer.sum(), "onnx" in sys.modules, "simipu.operators.table" in sys.modul
 """
 
 
+def write_load(folder, options):
+    """Return the command of a process that loads a program and runs it on ones."""
+    feeds = {"x": np.ones((4, SIZE), np.float32)}
+    file = folder / "given"
+    file.write_bytes(pickle.dumps(((make_program(), make_weights(), options, None), feeds)))
+    return [sys.executable, "-c", SCRIPT, str(file)]
+
+
 @pytest.mark.slow
 def test_two_processes_may_load_at_once_and_the_next_one_imports_no_onnx(tmp_path, folder):
-    file, command = tmp_path / "given", [sys.executable, "-c", SCRIPT]
-    feeds = {"x": np.ones((4, SIZE), np.float32)}
-    file.write_bytes(pickle.dumps(((make_program(), make_weights(), OPTIONS, None), feeds)))
-    both = [
-        subprocess.Popen([*command, str(file)], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    command = write_load(tmp_path, OPTIONS)
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = [process.communicate(timeout=60)[0] for process in both]
     assert told[0] == told[1]
     assert len(list(folder.iterdir())) == 2
-    found = subprocess.run([*command, str(file)], capture_output=True, text=True, check=True)
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout == told[0].replace("True", "False")
     assert "True" in told[0]
+
+
+@pytest.mark.slow
+def test_a_later_load_on_openvino_imports_no_onnx(tmp_path, on_openvino):
+    total = load(options=on_openvino).sum()
+    command = write_load(tmp_path, on_openvino)
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(total), "False", "False"]

@@ -347,7 +347,7 @@ def test_weights_are_not_copied_without_prepacking():
     """ONNX Runtime computes with the arrays it receives: a change of the memory changes its
     answers."""
     from simipu.computed import GraphOptions
-    from simipu.isolation import open_graph
+    from simipu.opening import open_graph
 
     executable = compile_linear(512)
     # Arrays from a file have a little-endian type, which numpy does not take for its own.

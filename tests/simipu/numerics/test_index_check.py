@@ -12,7 +12,7 @@ from onnxgraph import iter_nodes
 from poprt import Compiler, Converter
 from poprt.runtime import Runner, RuntimeConfig
 from sample_models import make_model
-from simipu import GraphOptions, LoadError, RunError, isolation
+from simipu import GraphOptions, LoadError, RunError, opening
 from simipu.numerics import KernelUse
 from simipu.numerics.bodies import clamp_indices
 
@@ -118,7 +118,7 @@ def test_it_is_read_in_every_opset(opset):
 
 
 def test_tables_in_half_are_read_without_kernels_too(monkeypatch):
-    monkeypatch.setattr(isolation, "use_kernels", lambda: KernelUse.NONE)
+    monkeypatch.setattr(opening, "use_kernels", lambda: KernelUse.NONE)
     indices, table = (
         draw((6,)),
         np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32),

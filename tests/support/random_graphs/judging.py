@@ -22,8 +22,8 @@ from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.executable import Executable
 from simipu import CompileError, GraphOptions, SimIpuError
 from simipu.computed import ORT_ERRORS, Lowered
-from simipu.isolation import open_lowered
 from simipu.numerics import KernelUse
+from simipu.opening import open_lowered
 from simipu.program_graphs import lower_program
 
 from random_graphs import Drawn

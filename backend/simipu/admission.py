@@ -1,0 +1,157 @@
+"""Admission of graphs to accelerators: what an accelerator cannot compute as the CPU kernels do is
+rejected when the graph is loaded, with the node. These are results that are rounded as on the chip,
+operators that it lacks, indices that it would not check, and memory that it would not limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import infer_shapes, iter_graphs, iter_nodes, set_shape
+
+from simipu.accelerators import describe_first, uses_openvino
+from simipu.computed import GraphOptions, Lowered, Weights
+from simipu.demand import bound_bytes
+from simipu.errors import AcceleratorError, LoadMemoryError
+from simipu.executable import Program
+from simipu.libraries import is_library_domain
+from simipu.numerics import QUARTERS, KernelUse, Numerics
+from simipu.numerics.bodies import find_chosen
+from simipu.operators import operator_of
+from simipu.program_graphs import lower_program, read_graph
+
+_EXACT = (
+    "half and fp8 are rounded as on the chip, which only the CPU kernels do; use sim_numerics "
+    '"fast", compile the model with --precision fp32, or remove the accelerator'
+)
+
+
+def lower_accelerated(
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    *,
+    is_confined: bool,
+) -> Lowered:
+    """Return the graph of a MAIN program that the accelerators in `options` compute.
+    `is_confined`: this is a child process with limited memory and no access to devices.
+
+    Raises AcceleratorError for a graph that they cannot compute, LoadError for a damaged one,
+    LoadMemoryError for one that exceeds the limit in `options`.
+    """
+    title = f"{program.title}: {describe_first(options.accelerators)}"
+    on_cpu = uses_openvino(options.accelerators)
+    if is_confined and not on_cpu:
+        raise AcceleratorError(
+            f"{title}: a child process of sim_isolation has no access to a GPU; use sim_isolation "
+            '"none"'
+        )
+    model = read_graph(program)
+    fault = find_fault(model, infer_shapes(model), numerics, options)
+    if fault:
+        raise AcceleratorError(f"{title}: {fault}")
+    if on_cpu and not is_confined:
+        _check_memory(program, model, options, title)
+    lowered = lower_program(program, weights, options, numerics, KernelUse.NONE)
+    return _admit_to_openvino(lowered, title) if on_cpu else lowered
+
+
+def find_fault(
+    model: onnx.ModelProto,
+    inferred: onnx.ModelProto,
+    numerics: Numerics | None,
+    options: GraphOptions,
+) -> str:
+    """Return why no accelerator can compute a graph as the CPU kernels do, or ""; `inferred` is the
+    graph with its shapes and types."""
+    if numerics is not None and (narrow := _find_narrow(inferred)):
+        return f"{narrow} computes in half or fp8: {_EXACT}"
+    if numerics is not None and numerics.raises:
+        return "debug.floatPointOpException needs the CPU kernels, which check every result"
+    if not options.prepack:
+        return 'it always repacks weights; remove sim_prepack "false"'
+    constants = find_chosen(model.graph)
+    for node in iter_nodes(model.graph):
+        if is_library_domain(node.domain):
+            return f"it has no custom operators ({_title(node)}); remove the accelerator"
+        place = operator_of(node).unguarded_indices
+        if place is not None and node.input[place] not in constants:
+            return (
+                f"it does not check the indices of {_title(node)}, which are computed at run time; "
+                "remove the accelerator"
+            )
+    return ""
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} (node {node.name or next(iter(node.output), '')!r})"
+
+
+def _find_narrow(inferred: onnx.ModelProto) -> str:
+    """Return the first node with a tensor of half or fp8, or ""."""
+    for graph in iter_graphs(inferred.graph):
+        infos = (*graph.input, *graph.value_info, *graph.output)
+        types = {info.name: info.type.tensor_type.elem_type for info in infos}
+        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+        for node in graph.node:
+            if any(types.get(name) in _NARROW for name in (*node.input, *node.output)):
+                return _title(node)
+    return ""
+
+
+_NARROW = frozenset((TensorProto.FLOAT16, *QUARTERS))
+
+
+def _check_memory(
+    program: Program, model: onnx.ModelProto, options: GraphOptions, title: str
+) -> None:
+    """Raise LoadMemoryError unless all tensors of a run together are within the limit: OpenVINO has
+    no limit of its own."""
+    shapes = {stream.tensor: stream.shape for stream in program.streams}
+    sized = onnx.ModelProto()
+    sized.CopyFrom(model)
+    for info in (*sized.graph.input, *sized.graph.output):
+        if info.name in shapes:
+            set_shape(info, shapes[info.name])
+    num_bytes = bound_bytes(infer_shapes(sized))
+    if num_bytes is None:
+        reason = "a tensor has a size that only the run determines"
+    elif num_bytes > options.memory_bytes:
+        reason = f"its tensors take {num_bytes} bytes"
+    else:
+        return
+    raise LoadMemoryError(
+        f"{title} cannot limit the memory of a run to {options.memory_bytes} bytes "
+        f'(sim_memory_mib): {reason}; use sim_isolation "process", whose limit is the child '
+        "process's, or remove the accelerator"
+    )
+
+
+def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
+    """Return the graph with the names of its outputs. Raises AcceleratorError for one that declares
+    doubles, which OpenVINO computes in float, and for one whose constants OpenVINO would take too
+    long to compute."""
+    if not lowered.fold:
+        raise AcceleratorError(
+            f"{title}: constants of the graph take longer to compute than loading may take; remove "
+            "the accelerator"
+        )
+    model = onnx.load_model_from_string(lowered.model)
+    kind = TensorProto.DOUBLE
+    doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
+    infos = (*model.graph.input, *model.graph.output)
+    doubles += [each.name for each in infos if each.type.tensor_type.elem_type == kind]
+    doubles += [
+        node.name or node.output[0]
+        for node in iter_nodes(model.graph)
+        if node.op_type == "Cast"
+        and any(each.name == "to" and each.i == kind for each in node.attribute)
+    ]
+    if doubles:
+        raise AcceleratorError(
+            f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
+        )
+    return replace(lowered, outputs=[value.name for value in model.graph.output])
