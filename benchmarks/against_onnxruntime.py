@@ -3,9 +3,9 @@ OpenVINO.
 
 These models serve request by request, in fp32, on the original ONNX file. Every network is served
 beside them in fp16 with partials in half and in float, in fp8, in fp32 and in fp32 on OpenVINO. All
-get the same requests,
-the same batching and as many threads. The small models compute for less than 0.2 ms a row; all give
-them one thread, because there is nothing to share among more.
+get the same requests, the same batching and as many threads. The small models compute for less than
+0.2 ms a row; all give them one thread, because there is nothing to share among more. `--real` takes
+real models of models.json as well.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import inputs
+import model_table
 import report
 import repository
 import rounds
-from compared import NETWORKS, PRECISIONS, compile_network
+from compared import NETWORKS, PRECISIONS, compile_network, find_real
 from inputs import Row
 from rich.console import Console
 from rounds import Comparison, Round, Subject
@@ -29,6 +30,21 @@ SERVED = [name for name in NETWORKS if not name[-1].isdigit() or name == "resnet
 """Networks of one row, whose requests are joined if they arrive together."""
 SMALL = ("mlp", "convnet")
 RIVALS = {"onnxruntime": repository.ONNXRUNTIME, "openvino": repository.OPENVINO}
+REAL = (
+    "basic_pitch",
+    "captcha_crnn",
+    "deepcut",
+    "dnsmos_p808",
+    "dnsmos_sig",
+    "eeg_seizure_a",
+    "g2p_bert",
+    "light_squeezenet",
+    "open_nsfw",
+    "ppocrv2_cls",
+    "swift_f0",
+    "voicefilter_embedder",
+)
+"""Real models of `--real` without names: of many kinds, with rows that are joined."""
 NUM_ROWS = 8
 """Requests that differ; perf_analyzer sends them in turn."""
 
@@ -43,11 +59,12 @@ class Case:
     rows: list[Row]
 
 
-def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
-    """Write the models of a network to `folder`/models."""
+def write_case(folder: Path, name: str, threads: int, options: argparse.Namespace) -> Case:
+    """Write the models of a network to `folder`/models. `threads` 0: the cores."""
     models, sources = folder / "models", folder / "sources"
     sources.mkdir(parents=True)
-    network = NETWORKS[name](sources)
+    network = NETWORKS[name](sources) if name in NETWORKS else find_real(name)
+    threads = threads or (1 if name in SMALL else 0)
     served = {}
     for precision in options.precisions:
         config = repository.read_config(
@@ -55,7 +72,6 @@ def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
         )
         repository.set_instances(config, options.instances)
         repository.set_accelerator(config, PRECISIONS[precision].accelerator)
-        threads = options.threads or (1 if name in SMALL else 0)
         if threads:
             config.parameters["sim_threads"].string_value = str(threads)
         served[precision] = repository.write_config(models / config.name, config)
@@ -67,7 +83,7 @@ def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
         )
         for engine, source in RIVALS.items()
     )
-    return Case(name, rivals, served, inputs.make_rows(last, NUM_ROWS))
+    return Case(name, rivals, served, network.make_rows(last, NUM_ROWS))
 
 
 def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
@@ -77,18 +93,20 @@ def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
     ]
     for precision, config in case.served.items():
         data = inputs.write_inputs(folder, config, case.rows)
-        subjects.append(Subject(config.name, data, PRECISIONS[precision].goal))
-    return Comparison(case.name, concurrency, tuple(subjects))
+        goal, is_fp32 = PRECISIONS[precision].goal, PRECISIONS[precision].precision == "fp32"
+        goals = (None, goal) if is_fp32 else (goal, None)
+        subjects.append(Subject(config.name, data, throughput=goals[0], rivals=goals[1]))
+    return Comparison(case.name, concurrency, tuple(subjects), len(case.rivals))
 
 
 def measure(
-    name: str, options: argparse.Namespace, console: Console
+    name: str, threads: int, options: argparse.Namespace, console: Console
 ) -> tuple[list[Comparison], list[list[Round]]]:
     """Measure a network at each concurrency, in a separate server: small machines do not hold them
     all."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        case = write_case(folder, name, options)
+        case = write_case(folder, name, threads, options)
         comparisons = [make_comparison(case, each, folder) for each in options.concurrency]
         with repository.serve(folder / "models", folder / "log") as server:
             # This benchmark does not check the answers of other precisions.
@@ -104,19 +122,30 @@ def measure(
     return comparisons, found
 
 
-def main() -> None:
-    """Measure, and print the report."""
+def parse_options() -> argparse.Namespace:
+    """Parse the command line; `models` are the names of all models to measure."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
-    add("--threads", type=int, default=0, help="of every instance (default: the cores, shared)")
+    add(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[0],
+        help="of every instance; all are measured in turn (default: the cores, shared)",
+    )
     add(
         "--models",
         nargs="+",
         choices=SERVED,
-        default=SERVED,
         metavar="M",
-        help=f"of {', '.join(SERVED)}",
+        help=f"of {', '.join(SERVED)} (default: all, or none with --real)",
+    )
+    add(
+        "--real",
+        nargs="*",
+        metavar="R",
+        help=f"real models of models.json (without a name: {', '.join(REAL)})",
     )
     add(
         "--precisions",
@@ -126,18 +155,28 @@ def main() -> None:
         help="(default: all)",
     )
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
+    networks = options.models or (SERVED if options.real is None else [])
+    options.models = [*networks, *(REAL if options.real == [] else options.real or [])]
+    model_table.read_models(options.models[len(networks) :])  # unknown names end here
+    return options
+
+
+def main() -> None:
+    """Measure, and print a report for each number of threads."""
+    options = parse_options()
     console = report.make_console()
-    comparisons: list[Comparison] = []
-    found: list[list[Round]] = []
-    for name in options.models:
-        compared, measured = measure(name, options, console)
-        comparisons += compared
-        found += measured
-    title = (
-        "beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per request, "
-        f"{options.instances} instance(s)"
-    )
-    report.print_report(title, comparisons, found, console)
+    for threads in options.threads:
+        comparisons: list[Comparison] = []
+        found: list[list[Round]] = []
+        for name in options.models:
+            compared, measured = measure(name, threads, options, console)
+            comparisons += compared
+            found += measured
+        title = (
+            "beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per request, "
+            f"{options.instances} instance(s), threads: {threads or 'the cores'}"
+        )
+        report.print_report(title, comparisons, found, console)
 
 
 if __name__ == "__main__":

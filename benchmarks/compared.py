@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+import inputs
+import model_inputs
+import model_table
 import onnx
 import repository
 import synthetic
 import weighted
+from inputs import Row
 from poplar_triton.recipes import fetch, read_recipes
 from poprt import cli
 from poprt.calibration import Findings
 from rounds import Goal
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 _OPTIONS = "--compiler_options"
 _PARTIALS = "partials_type="
@@ -70,11 +75,13 @@ def _takes_none(arguments: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An ONNX file, the options of poprt except the precision, and the rows of a run."""
+    """An ONNX file, the options of poprt except the precision, and the rows of a run. `make_rows`
+    makes requests of a row for the compiled model."""
 
     file: Path
     arguments: Sequence[str] = ()
     rows: int = 1
+    make_rows: Callable[[ModelConfig, int], list[Row]] = inputs.make_rows
 
 
 def _exported(write: Callable[[Path, int], Path], batch: int) -> Callable[[Path], Network]:
@@ -87,6 +94,16 @@ def _example(name: str) -> Callable[[Path], Network]:
         return Network(fetch(recipe, repository.CACHE), recipe.poprt)
 
     return find
+
+
+def find_real(name: str) -> Network:
+    """Return the real model of that name in models.json, without its half or fp8 settings."""
+    (model,) = model_table.read_models([name])
+
+    def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
+        return [model_inputs.make_row(model, config, number) for number in range(num_rows)]
+
+    return Network(model.fetch(), model.arguments(), make_rows=make_rows)
 
 
 def _small(make: Callable[[], onnx.ModelProto], rows: int) -> Callable[[Path], Network]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from model_table import Input
+from inputs import Row
+from model_table import Input, Model
 from PIL import Image, ImageDraw, ImageFont
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 Array = npt.NDArray[np.float64]
 Maker = Callable[..., Array]
@@ -22,6 +24,17 @@ def make_inputs(inputs: Mapping[str, Input], rows: int, seed: tuple[int, ...]) -
     return {
         name: make_array(each.kind, each.sizes(rows), generator) for name, each in inputs.items()
     }
+
+
+def make_row(model: Model, config: ModelConfig, number: int) -> Row:
+    """Return a request for the compiled model with this configuration, in its order.
+
+    It has one row if rows are independent, otherwise the compiled shape.
+    """
+    whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
+    made = make_inputs(model.inputs, model.batch if whole else 1, (number,))
+    arrays = [made[tensor.name] for tensor in config.input]
+    return tuple(array[0] if config.max_batch_size else np.atleast_1d(array) for array in arrays)
 
 
 def make_array(kind: str, shape: tuple[int, ...], generator: np.random.Generator) -> Array:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import inputs
-import model_inputs
-import numpy as np
 import report
 import repository
 import rounds
-from inputs import Row
+from model_inputs import make_row
 from model_results import Result, judge
 from perf_analyzer import Measurement
 from rich.console import Console
@@ -47,7 +45,7 @@ def compare(
     comparisons, checks = [], []
     for result in chosen:
         configs = _write_pair(result, compiled, models)
-        rows = [make_row(result, configs[1], number) for number in range(NUM_ROWS)]
+        rows = [make_row(result.model, configs[1], number) for number in range(NUM_ROWS)]
         subjects = tuple(
             Subject(each.name, inputs.write_inputs(requests, each, rows)) for each in configs
         )
@@ -72,19 +70,6 @@ def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConf
     return repository.write_onnxruntime_model(
         models / f"{name}_onnxruntime", served, names, file
     ), served
-
-
-def make_row(result: Result, config: ModelConfig, number: int) -> Row:
-    """Return a request, in the order of the configuration.
-
-    It has one row if rows are independent, otherwise the compiled shape.
-    """
-    whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
-    made = model_inputs.make_inputs(
-        result.model.inputs, result.model.batch if whole else 1, (number,)
-    )
-    arrays = [made[tensor.name] for tensor in config.input]
-    return tuple(array[0] if config.max_batch_size else np.atleast_1d(array) for array in arrays)
 
 
 def _describe(comparison: Comparison, found: Sequence[Round]) -> tuple[str, ...]:

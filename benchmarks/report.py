@@ -103,12 +103,18 @@ def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
 def _ratio_table(
     title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]
 ) -> Table:
-    figures = ("requests/s", "p50 us", "p99 us", "throughput ratio", "goal", "p99 ratio", "goal")
+    has_rivals = any(comparison.num_rivals > 1 for comparison in comparisons)
+    compared = "over the faster rival" if has_rivals else "p99 ratio"
+    figures = ("requests/s", "p50 us", "p99 us", "throughput ratio", "goal", compared, "goal")
     table = make_table(title, "requests", "at once", "model", *figures)
     for comparison, rounds in zip(comparisons, found, strict=True):
         for index, subject in enumerate(comparison.subjects):
             runs = _runs(rounds, index)
-            throughputs, p99s = _ratios(rounds, index, _throughput), _ratios(rounds, index, _p99)
+            throughputs = _ratios(rounds, index, _throughput)
+            if has_rivals:
+                others, goal = _rival_ratios(rounds, index, comparison.num_rivals), subject.rivals
+            else:
+                others, goal = _ratios(rounds, index, _p99), subject.p99
             table.add_row(
                 *(comparison.what, str(comparison.concurrency), comparison.label(index)),
                 *(_median(runs, figure) for figure in (_throughput, _p50, _p99)),
@@ -116,7 +122,7 @@ def _ratio_table(
                     describe_ratio(throughputs, subject.throughput),
                     describe_goal(throughputs, subject.throughput),
                 ),
-                *(describe_ratio(p99s, subject.p99), describe_goal(p99s, subject.p99)),
+                *(describe_ratio(others, goal), describe_goal(others, goal)),
             )
         table.add_section()
     return table
@@ -163,6 +169,16 @@ def _ratios(
     rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]
 ) -> list[float]:
     return [each.ratios(figure)[index] for each in rounds]
+
+
+def _rival_ratios(rounds: Sequence[Round], index: int, num_rivals: int) -> list[float]:
+    """Return a subject's throughputs over those of the faster rival: the one whose median over all
+    rounds is higher. The faster of each round would be that of chance."""
+    baselines = [[1.0] * len(rounds)]
+    baselines += [_ratios(rounds, rival, _throughput) for rival in range(1, num_rivals)]
+    faster = max(baselines, key=statistics.median)
+    own = baselines[index] if index < num_rivals else _ratios(rounds, index, _throughput)
+    return [ratio / rival for ratio, rival in zip(own, faster, strict=True)]
 
 
 def _runs(rounds: Sequence[Round], index: int) -> list[Measurement]:

@@ -42,22 +42,25 @@ class Goal:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model under load, its requests (perf_analyzer's JSON), the goals of its ratios, and its
-    server if there are several."""
+    server if there are several. `rivals` is the goal of its throughput over the faster rival's."""
 
     model: str
     input_data: Path
     throughput: Goal | None = None
     p99: Goal | None = None
     server: str = ""
+    rivals: Goal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Models that answer the same requests, at one concurrency; the first is the baseline."""
+    """Models that answer the same requests, at one concurrency; the first is the baseline.
+    `num_rivals`: how many of the first ones are alternatives of a user."""
 
     what: str
     concurrency: int
     subjects: tuple[Subject, ...]
+    num_rivals: int = 1
 
     def label(self, index: int) -> str:
         """Return what distinguishes a subject: its server, or the model's name without that of the
