@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -30,20 +31,37 @@ class Forks:
         self.process_id = os.getpid()
         """ID of this process; cheaper to read than to ask the kernel for it."""
         self._watched: weakref.WeakSet[Forked] = weakref.WeakSet()
+        self._collects_after: set[int] = set()
 
     def watch(self, each: Forked) -> None:
         """Call the object's `forget_parent` in every child that is forked while the object
         lives."""
         self._watched.add(each)
 
+    def before(self) -> None:
+        """Pause the garbage collector: the hooks of other modules, which the child calls before
+        `in_child`, allocate enough to start it."""
+        if gc.isenabled():
+            gc.disable()
+            self._collects_after.add(threading.get_ident())
+
+    def in_parent(self) -> None:
+        """Let the garbage collector run again, in the parent or after a fork that failed."""
+        if threading.get_ident() in self._collects_after:
+            self._collects_after.discard(threading.get_ident())
+            gc.enable()
+
     def in_child(self) -> None:
-        """Notify all watched objects; the hook of os.register_at_fork.
+        """Notify all watched objects.
 
         The garbage collector leaves the parent's objects alone from now on: if it found a session
         of ONNX Runtime among unreachable ones, its destructor would wait for threads that are not
         here, or crash.
         """
         gc.freeze()
+        if self._collects_after:  # that of any thread: none of the others is here to say so
+            self._collects_after.clear()
+            gc.enable()
         self.process_id = os.getpid()
         for each in list(self._watched):
             each.forget_parent()
@@ -68,4 +86,6 @@ def keep_forever(value: object) -> None:
 
 FORKS = Forks()
 """Fork notifier of this process."""
-os.register_at_fork(after_in_child=FORKS.in_child)
+os.register_at_fork(
+    before=FORKS.before, after_in_parent=FORKS.in_parent, after_in_child=FORKS.in_child
+)

@@ -20,6 +20,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+# Its hook, which keeps sessions of ONNX Runtime from being destroyed in a forked child, comes
+# before ours: an errand that `reset` drops may hold the last reference to one.
+import simipu.forks  # noqa: F401
+
 
 class Ending(Protocol):
     """Object that ends a run when `terminate` is set: onnxruntime.RunOptions. Each run has its own

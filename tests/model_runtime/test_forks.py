@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from model_runtime import (
     StoppedError,
 )
 from sample_models import loop_model, write_handmade
-from simipu import GraphOptions
+from simipu import WATCHDOG, GraphOptions
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 ANY_ROWS = ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000, num_threads=4)
@@ -139,6 +140,20 @@ def test_a_session_answers_in_a_fork(file, isolated):
     np.testing.assert_array_equal(ask_fork(lambda: session.run({"x": X})["z"]), 2 * X)
     np.testing.assert_array_equal(session.run({"x": X})["z"], 2 * X)
     session.unloadFromDevice()
+
+
+def test_a_fork_does_not_destroy_the_session_that_only_the_watchdog_of_its_parent_holds(file):
+    """The destructor of ONNX Runtime's threads would wait for ever: they are in the parent."""
+    session = Session(file, SessionConfig(graph_options=GraphOptions(num_threads=4)))
+    session.runLoadPrograms()
+    forked = threading.Event()
+    WATCHDOG.soon(forked.wait)
+    WATCHDOG.soon(session.cancel)
+    del session
+    try:
+        assert ask_fork(lambda: "alive") == "alive"
+    finally:
+        forked.set()
 
 
 def test_a_session_has_its_rows_and_its_handlers_in_a_fork(file):
@@ -297,3 +312,32 @@ def test_a_child_does_not_destroy_what_was_garbage_before_the_fork():
     finally:
         gc.enable()
     assert collect() == [True]
+
+
+def test_no_collection_starts_in_a_child_before_the_garbage_of_its_parent_is_set_apart():
+    """Python's own hooks allocate in the child before ours is called."""
+    mine, theirs = os.pipe()
+    parent = os.getpid()
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            if os.getpid() != parent:
+                os.write(theirs, b"destroyed")
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    Cycle()
+    gc.set_threshold(1)
+    gc.enable()
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    assert gc.isenabled()
+    gc.set_threshold(*thresholds)
+    os.waitpid(pid, 0)
+    os.close(theirs)
+    with os.fdopen(mine, "rb") as answers:
+        assert answers.read() == b""

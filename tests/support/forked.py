@@ -13,8 +13,8 @@ LIMIT_SECONDS = 60.0
 
 
 def ask_fork(question: Callable[[], Any]) -> Any:
-    """Return the result of `question` in a fork of this process; AssertionError if it raises or
-    does not end."""
+    """Return the result of `question` in a fork of this process; AssertionError if it raises, dies
+    or does not end."""
     ours, theirs = multiprocessing.Pipe()
     pid = os.fork()
     if not pid:
@@ -24,9 +24,12 @@ def ask_fork(question: Callable[[], Any]) -> Any:
             theirs.send((False, traceback.format_exc()))
         finally:
             os._exit(0)
+    theirs.close()  # so that the end of a fork that dies is the end of the pipe
     try:
         assert ours.poll(LIMIT_SECONDS), f"the fork has not answered within {LIMIT_SECONDS:g} s"
         is_answer, answer = ours.recv()
+    except EOFError:
+        raise AssertionError("the fork died before it answered") from None
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
