@@ -24,16 +24,9 @@ from model_runtime import (
 )
 from model_runtime.shutdown import exit_daemon_thread
 from sample_models import loop_model, write_handmade
-from shutdown_scripts import SCRIPTS, Zygote, run_script
+from shutdown_scripts import SCRIPTS, find_faults, fork_scripts, run_scripts
 from simipu import RunCancelledError
 from simipu.watchdog import WATCHDOG
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
 
 
 @pytest.fixture
@@ -53,16 +46,21 @@ def files(linear_file, loop_file):
     return [linear_file, loop_file]
 
 
-# The slow test below runs all of them.
-@pytest.mark.parametrize("name", list(SCRIPTS)[::3])
-def test_a_script_ends(zygote, files, name):
-    assert zygote.run(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
+JOBS = 4
+"""Number of scripts at a time; most of them wait more than they compute."""
+
+
+def test_scripts_end_in_forks(files):
+    """The slow test below runs all of them."""
+    names = list(SCRIPTS)[::3]
+    ended = fork_scripts([SCRIPTS[name] for name in names], files, JOBS)
+    assert find_faults(names, ended) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_ends_in_an_interpreter_of_its_own(files, name):
-    assert run_script(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
+def test_scripts_end_in_interpreters_of_their_own(files):
+    ended = run_scripts(list(SCRIPTS.values()), files, JOBS)
+    assert find_faults(SCRIPTS, ended) == []
 
 
 def count_children():

@@ -1,9 +1,9 @@
 """Scripts that leave the interpreter in every state that runners, sessions and queues can be in,
 and how each must end.
 
-`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported
-everything and runs scripts as forks of its own: a line of JSON on stdin has a script and its files,
-a line on stdout says how it ended. A fork leaves by the end of the interpreter, not by os._exit.
+`run_scripts` runs each as `python -c` does. As a program this has imported everything and runs
+scripts as forks of its own: JSON on stdin has the scripts, their files and how many run at a time,
+JSON on stdout how they ended. A fork leaves by the end of the interpreter, not by os._exit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import IO
 
 LIMIT_SECONDS = 20.0
@@ -309,8 +311,15 @@ SCRIPTS = {
 }
 
 
-def run_script(script: Script, files: Sequence[str], python: str = sys.executable) -> Ended:
-    """Run a script in a separate interpreter."""
+def run_scripts(
+    scripts: Sequence[Script], files: Sequence[str], jobs: int, python: str = sys.executable
+) -> list[Ended]:
+    """Run scripts in interpreters of their own, `jobs` of them at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda script: _run_script(script, files, python), scripts))
+
+
+def _run_script(script: Script, files: Sequence[str], python: str) -> Ended:
     began = time.monotonic()
     command = [python, "-c", IMPORTS + BEGINNING + script.source, *files]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -325,32 +334,28 @@ def run_script(script: Script, files: Sequence[str], python: str = sys.executabl
         return Ended(status, time.monotonic() - began, _read(out), _read(err))
 
 
-class Zygote:
-    """The process whose forks run scripts, one at a time."""
+def fork_scripts(
+    scripts: Sequence[Script], files: Sequence[str], jobs: int, python: str = sys.executable
+) -> list[Ended]:
+    """Run scripts in forks of one process, `jobs` of them at a time."""
+    # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end it
+    # would wait for.
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run(
+        [python, __file__],
+        input=json.dumps([[script.source for script in scripts], files, jobs]),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    return [Ended(**each) for each in json.loads(done.stdout)]
 
-    def __init__(self, python: str = sys.executable) -> None:
-        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end
-        # it would wait for.
-        environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
-        self._process = subprocess.Popen(
-            [python, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
 
-    def run(self, script: Script, files: Sequence[str]) -> Ended:
-        """Run a script in a fork."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([script.source, *files]) + "\n")
-        self._process.stdin.flush()
-        return Ended(**json.loads(self._process.stdout.readline()))
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
+def find_faults(names: Iterable[str], ended: Iterable[Ended]) -> list[str]:
+    """Return the name and fault of each script that did not end as it should."""
+    found = ((name, end.find_fault(SCRIPTS[name])) for name, end in zip(names, ended, strict=True))
+    return [f"{name}: {fault}" for name, fault in found if fault]
 
 
 def _read(file: IO[str]) -> str:
@@ -358,36 +363,49 @@ def _read(file: IO[str]) -> str:
     return file.read()
 
 
-def _fork_each(lines: IO[str]) -> str | None:
-    """Fork for each line and report; in a fork, return the code to run."""
-    for line in lines:
-        source: str
-        source, *files = json.loads(line)
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            began = time.monotonic()
+_open_file = partial(tempfile.TemporaryFile, "w+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    number: int
+    out: IO[str] = field(default_factory=_open_file)
+    err: IO[str] = field(default_factory=_open_file)
+    began: float = field(default_factory=time.monotonic)
+
+    def end(self, status: int) -> Ended:
+        return Ended(status, time.monotonic() - self.began, _read(self.out), _read(self.err))
+
+
+def _fork_all(sources: Sequence[str], files: Sequence[str], jobs: int) -> str | None:
+    """Fork for each script and report at last; in a fork, return the code to run."""
+    waiting, running = list(enumerate(sources)), dict[int, _Fork]()
+    ended = dict[int, Ended]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            number, source = waiting.pop(0)
+            fork = _Fork(number)
             pid = os.fork()
             if not pid:
                 null = os.open(os.devnull, os.O_RDONLY)
-                for descriptor, replaced in ((null, 0), (out.fileno(), 1), (err.fileno(), 2)):
+                for descriptor, replaced in (
+                    (null, 0),
+                    (fork.out.fileno(), 1),
+                    (fork.err.fileno(), 2),
+                ):
                     os.dup2(descriptor, replaced)
                 sys.argv[1:] = files
                 return source
-            status = _wait(pid, began + LIMIT_SECONDS)
-            print(
-                json.dumps(asdict(Ended(status, time.monotonic() - began, _read(out), _read(err)))),
-                flush=True,
-            )
-    return None
-
-
-def _wait(pid: int, deadline: float) -> int:
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
+            running[pid] = fork
+        for pid, fork in list(running.items()):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                ended[fork.number] = running.pop(pid).end(os.waitstatus_to_exitcode(status))
+            elif time.monotonic() > fork.began + LIMIT_SECONDS:
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
+    print(json.dumps([asdict(ended[number]) for number in range(len(sources))]))
+    return None
 
 
 if __name__ == "__main__":
@@ -395,6 +413,6 @@ if __name__ == "__main__":
     # A fork would otherwise search, and so copy, what was imported here.
     gc.collect()
     gc.freeze()
-    source = _fork_each(sys.stdin)
+    source = _fork_all(*json.load(sys.stdin))
     if source is not None:
         exec(BEGINNING + source)
