@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from poprt import Compiler, CompilerOptions, Converter
+from compiled_models import compile_once
 from simipu import (
     Device,
     DeviceLostError,
@@ -26,33 +26,46 @@ from popef._tools import channel, progress
 from popef._tools.memory import offer_to_oom_killer
 
 
+def make_isolated(linear, limit_seconds=60.0, **options):
+    """Return an engine of the linear model whose graph is in a child process."""
+    compiled = compile_once(linear, options=options)
+    graph_options = GraphOptions(num_threads=1, limit_seconds=limit_seconds)
+    engine = Engine(
+        compiled.executable,
+        Device(compiled.executable.target),
+        isolated=True,
+        graph_options=graph_options,
+    )
+    engine.collected = {}
+    engine.x = np.ones((3, 4), np.float32)
+    engine.connect_input("h2d_x", lambda most: engine.x)
+    engine.connect_output("anchor_d2h_z", lambda rows: engine.collected.update(z=rows))
+    for name, value in compiled.weights.items():
+        engine.connect_input(f"h2d_{name}", lambda most, value=value: value[None])
+    engine.run(0)
+    engine.load(5)
+    return engine
+
+
 @pytest.fixture
 def make_engine(linear):
     engines = []
 
-    def make(limit_seconds=60.0, **options):
-        compiled = Compiler.compile(
-            Converter(batch_size=4).convert(linear), None, CompilerOptions(**options)
-        )
-        executable = compiled.executable
-        graph_options = GraphOptions(num_threads=1, limit_seconds=limit_seconds)
-        engine = Engine(
-            executable, Device(executable.target), isolated=True, graph_options=graph_options
-        )
-        engines.append(engine)
-        engine.collected = {}
-        engine.x = np.ones((3, 4), np.float32)
-        engine.connect_input("h2d_x", lambda most: engine.x)
-        engine.connect_output("anchor_d2h_z", lambda rows: engine.collected.update(z=rows))
-        for name, value in compiled.weights.items():
-            engine.connect_input(f"h2d_{name}", lambda most, value=value: value[None])
-        engine.run(0)
-        engine.load(5)
-        return engine
+    def make(**options):
+        engines.append(make_isolated(linear, **options))
+        return engines[-1]
 
     yield make
     for engine in engines:
         engine.unload()
+
+
+@pytest.fixture(scope="module")
+def lasting(linear):
+    """Return an engine for the tests after which its child lives on."""
+    engine = make_isolated(linear)
+    yield engine
+    engine.unload()
 
 
 def child(engine):
@@ -72,12 +85,16 @@ def kill_in_a_run(engine, death):
     graph._ask = dying
 
 
-@pytest.mark.parametrize("constant_weights", [True, False])
-def test_the_child_computes_the_same(make_engine, constant_weights):
-    engine = make_engine(constant_weights=constant_weights)
+def test_the_child_computes_the_same(lasting):
+    assert lasting.run(5) == 3
+    np.testing.assert_array_equal(lasting.collected["z"], 2 * lasting.x)
+    assert child(lasting) != os.getpid()
+
+
+def test_the_child_computes_the_same_with_streamed_weights(make_engine):
+    engine = make_engine(constant_weights=False)
     assert engine.run(5) == 3
     np.testing.assert_array_equal(engine.collected["z"], 2 * engine.x)
-    assert child(engine) != os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -136,14 +153,13 @@ def test_a_child_that_is_stopped_between_runs_costs_none(idle, make_engine):
     assert not os.path.exists(f"/proc/{before}")
 
 
-def test_a_child_that_goes_on_soon_is_kept(idle, make_engine, monkeypatch):
-    engine = make_engine()
-    before = child(engine)
+def test_a_child_that_goes_on_soon_is_kept(idle, lasting, monkeypatch):
+    before = child(lasting)
     os.kill(before, signal.SIGSTOP)
     time.sleep(idle)
     monkeypatch.setattr(isolation.time, "sleep", lambda _: os.kill(before, signal.SIGCONT))
-    assert engine.run(5) == 3
-    assert child(engine) == before
+    assert lasting.run(5) == 3
+    assert child(lasting) == before
 
 
 @pytest.mark.slow
@@ -185,15 +201,14 @@ def test_a_stuck_child_is_replaced(make_engine):
     assert engine.run(5) == 3
 
 
-def test_refused_values_leave_the_child_alive(make_engine):
-    engine = make_engine()
-    before = child(engine)
-    engine.x = np.ones((3, 5), np.float32)
-    with pytest.raises(RunError):
-        engine.run(5)
-    engine.x = np.ones((3, 4), np.float32)
-    assert engine.run(5) == 3
-    assert child(engine) == before
+def test_refused_values_leave_the_child_alive(lasting, monkeypatch):
+    before = child(lasting)
+    with monkeypatch.context() as patch:
+        patch.setattr(lasting, "x", np.ones((3, 5), np.float32))
+        with pytest.raises(RunError):
+            lasting.run(5)
+    assert lasting.run(5) == 3
+    assert child(lasting) == before
 
 
 def test_unloading_ends_the_child(make_engine):
@@ -206,9 +221,8 @@ def test_unloading_ends_the_child(make_engine):
     assert not os.path.exists(f"/proc/{before}")
 
 
-def test_the_kernel_ends_the_child_first_when_memory_runs_out(make_engine):
-    engine = make_engine()
-    with open(f"/proc/{child(engine)}/oom_score_adj") as file:
+def test_the_kernel_ends_the_child_first_when_memory_runs_out(lasting):
+    with open(f"/proc/{child(lasting)}/oom_score_adj") as file:
         assert int(file.read()) == 1000
 
 
@@ -216,15 +230,14 @@ def test_a_process_that_is_gone_is_not_offered_to_the_oom_killer():
     offer_to_oom_killer(1 << 30)
 
 
-def test_the_child_is_confined(make_engine):
+def test_the_child_is_confined(lasting):
     if find_missing():
         pytest.skip("this system confines nothing")
-    engine = make_engine()
-    with open(f"/proc/{child(engine)}/status") as file:
+    with open(f"/proc/{child(lasting)}/status") as file:
         status = file.read()
     assert "Seccomp:\t2\n" in status
     assert "NoNewPrivs:\t1\n" in status
-    engine.run(5)
+    lasting.run(5)
 
 
 @pytest.mark.slow
