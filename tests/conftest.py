@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 from compiled_models import compile_once
 from example_counts import examples
@@ -25,6 +26,18 @@ settings.load_profile("untimed")
 # Tests that send Ctrl-C would fail.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _SleepingThreads(onnxruntime.SessionOptions):
+    """Options of sessions whose threads sleep between runs: by default they spin for some 50 ms, on
+    a core that another worker needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+
+onnxruntime.SessionOptions = _SleepingThreads
 # The collected tests are never garbage; searching them took a tenth of the fast tests' time.
 gc.disable()
 
