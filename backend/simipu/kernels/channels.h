@@ -5,7 +5,7 @@
 
 #include "geometry.h"
 
-enum { STRIP = 4, MAX_TAPS = 1024, MAX_MULTIPLES = 2 };
+enum { STRIP = 4, MAX_MULTIPLES = 2 };
 
 /* totals of STRIP registers of neighbours in the copied field, as in multiply_tile. */
 INLINE int sum_strip(const struct geometry *g, const float *field, const float *weights, enum rule rule,

@@ -19,6 +19,8 @@ struct field_supply {
     const float *field; /* of the batch's group */
     int64_t filters;    /* where the group's begin */
     int64_t block;      /* the next part's first */
+    int64_t position;   /* of the result, the next one as a row of the left, and where its window is */
+    int64_t at[MAX_SPATIAL];
 };
 
 static int cut_terms(struct supply *supply, int64_t first, struct part *part) {
@@ -127,6 +129,17 @@ static struct panel pack_filters(struct supply *supply, const struct part *part,
     const struct geometry *g = from->geometry;
     (void)rows;
     int64_t size = g->of->channels * g->taps;
+    if (!part->span) { /* they lie apart */
+        for (int k = 0; k < part->channels; k++)
+            for (int j = 0; j < PANEL; j++) {
+                float *to = held + k * PANEL + j;
+                *to = 0;
+                if (j < columns)
+                    widen(&g->of->filters, from->filters + (column + j) * size + g->terms[first + k].weight,
+                          1, to);
+            }
+        return (struct panel){held, PANEL, PACKED, 1};
+    }
     int places[HELD_CHANNELS]; /* in the part, of weights as they lie */
     memset(places, -1, (size_t)part->span * sizeof *places);
     for (int k = 0; k < part->channels; k++) places[g->terms[first + k].weight - part->low] = k;
@@ -142,22 +155,44 @@ static int cut_turned(struct supply *supply, int64_t first, struct part *part) {
     return 1;
 }
 
+/* Go to a position of the result; from one to the next without a division. */
+static void find_window(struct field_supply *from, int64_t position) {
+    const int64_t *sizes = from->geometry->of->result_sizes;
+    if (position != from->position) {
+        from->at[2] = position % sizes[2];
+        from->at[1] = position / sizes[2] % sizes[1];
+        from->at[0] = position / sizes[2] / sizes[1];
+    }
+    from->position = position;
+}
+
+static void go_on(struct field_supply *from) {
+    const int64_t *sizes = from->geometry->of->result_sizes;
+    from->position++;
+    if (++from->at[2] < sizes[2]) return;
+    from->at[2] = 0;
+    if (++from->at[1] < sizes[1]) return;
+    from->at[1] = 0;
+    from->at[0]++;
+}
+
 static void take_windows(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
                          float *held, const float **lefts) {
-    const struct field_supply *from = (struct field_supply *)supply;
+    struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
     (void)part, (void)first, (void)held;
-    for (int i = 0; i < rows; i++) {
-        struct stretch stretch;
-        find_stretches(g, row + i, 1, &stretch);
-        lefts[i] = from->field + stretch.start;
+    find_window(from, row);
+    for (int i = 0; i < rows; i++, go_on(from)) {
+        int64_t line = from->at[0] * g->steps[0] * g->sizes[1] + from->at[1] * g->steps[1];
+        lefts[i] = from->field + (line * g->sizes[2] + from->at[2] * g->steps[2]) * g->pitch;
     }
 }
 
 static struct supply *supply_turned(const void *owner, int64_t batch, int64_t group, void *held) {
-    struct supply *made = supply_field(owner, batch, group, held);
-    *made = (struct supply){cut_turned, pack_filters, take_windows};
-    return made;
+    struct field_supply *made = (struct field_supply *)supply_field(owner, batch, group, held);
+    made->supply = (struct supply){cut_turned, pack_filters, take_windows};
+    made->position = -1;
+    return &made->supply;
 }
 
 enum { MAX_TURNED = 64 }; /* positions: more have few idle lanes beside them */
@@ -166,6 +201,7 @@ enum { MAX_TURNED = 64 }; /* positions: more have few idle lanes beside them */
    positions, is less than the work that is lost on registers that are not full. */
 static int is_turned(const struct geometry *g) {
     const struct convolution *c = g->of;
+    if (c->is_source_blocked || c->is_result_blocked) return 1;
     int64_t registers = divide_up(g->positions, LANES);
     int is_near = c->channels * g->plane < INT32_MAX && c->channels * g->taps < INT32_MAX;
     int has_spans = g->unit || g->taps == 1; /* parts are weights that lie together */
@@ -182,6 +218,7 @@ static void convolve_blocks(const struct geometry *g, const struct machine *mach
         .rows = turned ? g->positions : c->outputs,
         .columns = turned ? c->outputs : g->positions,
         .is_turned = turned,
+        .is_blocked = c->is_result_blocked,
         .rule = c->nan_on_overflow ? NO_OVERFLOW : BOUNDED,
         .is_rounded = c->block > 0,
         .program = &c->program,

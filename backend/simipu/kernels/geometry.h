@@ -3,7 +3,10 @@
 
        padded axis   0 a b c d e 0     stride 2: phase 0: 0 b d 0, phase 1: a c e
        kernel position 0 meets phase 0 from its 0th on, position 1 phase 1 from its 0th, position 2 phase 0
-   from 1 */
+   from 1.
+
+   Where the source's channels are in blocks, what are neighbours are the channels of a position. Then there
+   are no phases, and a copy is made for padding only. */
 
 #ifndef SIMIPU_GEOMETRY_H
 #define SIMIPU_GEOMETRY_H
@@ -18,6 +21,8 @@ struct term {
 struct geometry {
     const struct convolution *of;
     int64_t sizes[MAX_SPATIAL], phases[MAX_SPATIAL]; /* of a phase; how many */
+    int64_t cuts[MAX_SPATIAL], steps[MAX_SPATIAL];   /* of a stride: the phases, and what is left of it */
+    int64_t pitch;                                   /* floats from a position to the next of its row */
     int64_t plane;                                   /* floats of a channel, all phases */
     int64_t positions;                               /* of the result */
     int64_t taps;
@@ -39,20 +44,44 @@ static int64_t reach(const struct convolution *c, int axis) {
 static void measure(struct geometry *g) {
     const struct convolution *c = g->of;
     g->plane = g->positions = g->taps = 1;
+    g->pitch = c->is_source_blocked ? CHANNEL_BLOCK : 1;
+    int is_inside = c->is_source_blocked;
     for (int axis = 0; axis < MAX_SPATIAL; axis++) {
-        g->phases[axis] = c->kernel[axis] > 1 ? c->strides[axis] : 1;
-        g->sizes[axis] = c->result_sizes[axis] + reach(c, axis) / c->strides[axis];
-        g->plane *= g->phases[axis] * g->sizes[axis];
+        g->cuts[axis] = c->is_source_blocked ? 1 : c->strides[axis];
+        g->steps[axis] = c->strides[axis] / g->cuts[axis];
+        g->phases[axis] = c->kernel[axis] > 1 ? g->cuts[axis] : 1;
+        g->sizes[axis] = (c->result_sizes[axis] - 1) * g->steps[axis] + 1 + reach(c, axis) / g->cuts[axis];
         g->positions *= c->result_sizes[axis];
         g->taps *= c->kernel[axis];
+        is_inside &= !c->before[axis] && g->sizes[axis] <= c->field[axis];
     }
+    if (is_inside) memcpy(g->sizes, c->field, sizeof g->sizes); /* read where it lies */
+    for (int axis = 0; axis < MAX_SPATIAL; axis++) g->plane *= g->phases[axis] * g->sizes[axis];
 }
 
 static int is_copied(const struct geometry *g) {
     const struct convolution *c = g->of;
     for (int axis = 0; axis < MAX_SPATIAL; axis++)
-        if (c->strides[axis] != 1 || c->before[axis] || c->field[axis] != g->sizes[axis]) return 1;
+        if (g->cuts[axis] != 1 || c->before[axis] || c->field[axis] != g->sizes[axis]) return 1;
     return c->source.element != FLOAT;
+}
+
+/* A block of channels of the padded field; `plane` is the first one's number. */
+static void copy_block(const struct geometry *g, int64_t plane, float *to) {
+    const struct convolution *c = g->of;
+    const float *source = (const float *)c->source.data + plane * c->field[0] * c->field[1] * c->field[2];
+    int64_t before = c->before[2], size = g->sizes[2], start = before < size ? before : size;
+    int64_t end = before + c->field[2] < size ? before + c->field[2] : size;
+    for (int64_t row = 0; row < g->sizes[0] * g->sizes[1]; row++, to += size * CHANNEL_BLOCK) {
+        int64_t z = row / g->sizes[1] - c->before[0], y = row % g->sizes[1] - c->before[1];
+        int is_inside = z >= 0 && z < c->field[0] && y >= 0 && y < c->field[1] && start < end;
+        int64_t zeros = is_inside ? start : size;
+        memset(to, 0, (size_t)(zeros * CHANNEL_BLOCK) * sizeof *to);
+        if (!is_inside) continue;
+        memcpy(to + start * CHANNEL_BLOCK, source + (z * c->field[1] + y) * c->field[2] * CHANNEL_BLOCK,
+               (size_t)((end - start) * CHANNEL_BLOCK) * sizeof *to);
+        memset(to + end * CHANNEL_BLOCK, 0, (size_t)((size - end) * CHANNEL_BLOCK) * sizeof *to);
+    }
 }
 
 /* Of a phase of a padded row, the positions that are inside of the field. */
@@ -94,9 +123,15 @@ static void copy_row(const struct geometry *g, int64_t from, const struct inside
     for (int64_t x = last; x < size; x++) to[x] = 0;
 }
 
+/* A plane of the plain field, or of blocks of channels. */
 static void copy_plane(void *data, size_t number) {
     const struct geometry *g = data;
     const struct convolution *c = g->of;
+    if (c->is_source_blocked) {
+        int64_t plane = (int64_t)number * CHANNEL_BLOCK;
+        copy_block(g, plane, g->copy + plane * g->plane);
+        return;
+    }
     int64_t from = (int64_t)number * c->field[0] * c->field[1] * c->field[2];
     float *to = g->copy + (int64_t)number * g->plane;
     int64_t phases = g->phases[0] * g->phases[1] * g->phases[2];
@@ -128,10 +163,11 @@ static enum outcome take_field(struct geometry *g, int is_needed, const struct m
     if (!g->copy) return NO_MEMORY;
     memset(g->copy + planes * g->plane, 0, SLACK * sizeof *g->copy);
     g->field = g->copy;
+    int64_t tasks = planes / g->pitch;
     if (planes * g->plane < SMALL_JOB / 8)
-        for (int64_t i = 0; i < planes; i++) copy_plane(g, (size_t)i);
+        for (int64_t i = 0; i < tasks; i++) copy_plane(g, (size_t)i);
     else
-        machine->parallel(machine->owner, copy_plane, (size_t)planes, g);
+        machine->parallel(machine->owner, copy_plane, (size_t)tasks, g);
     return DONE;
 }
 
@@ -147,15 +183,16 @@ static void place_taps(const struct geometry *g, int64_t *taps) {
         int64_t phase = 0, place = 0;
         for (int axis = 0; axis < MAX_SPATIAL; axis++) {
             int64_t far = at[axis] * c->dilations[axis];
-            phase = phase * g->phases[axis] + far % c->strides[axis];
-            place = place * g->sizes[axis] + far / c->strides[axis];
+            phase = phase * g->phases[axis] + far % g->cuts[axis];
+            place = place * g->sizes[axis] + far / g->cuts[axis];
         }
-        taps[tap] = phase * of_phase + place;
+        taps[tap] = (phase * of_phase + place) * g->pitch;
     }
 }
 
 static void add_term(struct geometry *g, const int64_t *taps, int64_t channel, int64_t tap) {
-    g->terms[g->num_terms].plane = channel * g->plane + taps[tap];
+    int64_t in_block = channel % g->pitch;
+    g->terms[g->num_terms].plane = (channel - in_block) * g->plane + in_block + taps[tap];
     g->terms[g->num_terms++].weight = channel * g->taps + tap;
 }
 

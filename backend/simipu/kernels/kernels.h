@@ -117,7 +117,13 @@ enum outcome simipu_multiply(const struct product *product, const struct machine
 
 /* --- convolutions --- */
 
-enum { MAX_SPATIAL = 3 };
+enum { MAX_SPATIAL = 3, MAX_TAPS = 1024 };
+
+/* Neighbouring channels that lie together where a tensor's channels are in blocks:
+
+       plain        [batches, channels, positions]
+       in blocks    [batches, channels / CHANNEL_BLOCK, positions, CHANNEL_BLOCK] */
+enum { CHANNEL_BLOCK = 16 };
 
 /* result[n, o, ...] as ONNX's Conv; unused spatial axes, the leading ones, are of size 1. Transposed forms
    are this one of a field with zeros between its positions. */
@@ -131,12 +137,22 @@ struct convolution {
     int packed_rows;                /* kernel rows that are taken for channels: 1, 2 or 4 */
     int slic_taps; /* 0, or with groups of few channels the kernel positions of a block; their channels
                       together are at most `block`, which is not 0 */
+    int is_source_blocked, is_result_blocked; /* see `can_be_blocked`; such a source is of floats */
     int nan_on_overflow;
     struct program program;
-    const struct values
-        *values; /* a batch is n, a row an output channel (of all groups), a column a position */
+    const struct values *values; /* a batch is n, a row an output channel (of all groups), a column a
+                                    position; one that has all three lies as the result */
     float *result;
 };
+
+/* Whether the channels of the source or the result may be in blocks: of whole blocks, in one group, or in
+   groups of one channel that make one each. No result is then broadcast along its channels only. */
+static inline int can_be_blocked(const struct convolution *c) {
+    int64_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
+    if (c->is_source_blocked && c->groups * c->channels % CHANNEL_BLOCK) return 0;
+    if (c->is_result_blocked && c->groups * c->outputs % CHANNEL_BLOCK) return 0;
+    return c->groups == 1 || (c->channels == 1 && c->outputs == 1 && taps <= MAX_TAPS);
+}
 
 enum outcome simipu_convolve(const struct convolution *convolution, const struct machine *machine);
 

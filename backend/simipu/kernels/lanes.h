@@ -12,9 +12,10 @@
 #include "channels.h"
 
 enum {
-    TILE_POSITIONS = 6,      /* whose sums and totals are in registers */
-    TURNED_BACK = 192,       /* positions that are turned back at a time: whole tiles and registers */
-    MIN_CHANNELS = LANES / 2 /* fewer leave too many lanes idle */
+    TILE_POSITIONS = 6,       /* whose sums and totals are in registers */
+    TURNED_BACK = 192,        /* positions that are turned back at a time: whole tiles and registers */
+    BLOCKED_CHUNK = 60,       /* positions of CHANNEL_BLOCK channels: whole tiles, up to a run */
+    MIN_CHANNELS = LANES / 2, /* fewer leave too many lanes idle */
 };
 
 /* The turned field; the terms of its geometry begin at places in it. */
@@ -22,6 +23,7 @@ struct lanes {
     const struct geometry *geometry;
     const struct machine *machine;
     int64_t sizes[MAX_SPATIAL]; /* what the windows touch */
+    int64_t width;              /* channels of a task, which lie together in its field */
     int has_failed;             /* there is no memory */
 };
 
@@ -29,6 +31,7 @@ struct lanes {
 static int is_by_lanes(const struct geometry *g) {
     const struct convolution *c = g->of;
     int64_t phases = g->phases[0] * g->phases[1] * g->phases[2];
+    if (c->is_source_blocked || c->is_result_blocked) return 1;
     for (int axis = 0; axis < MAX_SPATIAL; axis++)
         if (phases > 1 && c->strides[axis] > 1) return c->groups >= MIN_CHANNELS;
     return c->groups >= MIN_CHANNELS && 8 * g->sizes[2] > 9 * c->result_sizes[2];
@@ -36,9 +39,9 @@ static int is_by_lanes(const struct geometry *g) {
 
 /* --- the turned field --- */
 
-/* A row of up to LANES planes, which lie `plane` elements apart. */
+/* A row of up to LANES planes, which lie `plane` elements apart; of its positions, `width`. */
 static void turn_row(const struct operand *source, int64_t from, int64_t plane, int lanes, int64_t count,
-                     float *to) {
+                     int64_t width, float *to) {
     const float *floats = (const float *)source->data + from;
     for (int64_t x = 0; x < count; x += LANES) {
         V rows[LANES];
@@ -49,29 +52,30 @@ static void turn_row(const struct operand *source, int64_t from, int64_t plane, 
             for (int i = 0; i < LANES; i++)
                 rows[i] = i < lanes ? take_some(source, from + i * plane + x, some) : v_all(0);
         v_turn(rows);
-        for (int i = 0; i < some; i++) v_store(to + (x + i) * LANES, rows[i]);
+        for (int i = 0; i < some; i++) v_store(to + (x + i) * width, rows[i]);
     }
 }
 
 static void turn_field(const struct lanes *turned, int64_t first_plane, int lanes, float *to) {
     const struct convolution *c = turned->geometry->of;
     const int64_t *sizes = turned->sizes;
-    int64_t plane = c->field[0] * c->field[1] * c->field[2], before = c->before[2];
+    int64_t plane = c->field[0] * c->field[1] * c->field[2], before = c->before[2], width = turned->width;
     int64_t start = before < sizes[2] ? before : sizes[2];
     int64_t end = before + c->field[2] < sizes[2] ? before + c->field[2] : sizes[2];
-    for (int64_t row = 0; row < sizes[0] * sizes[1]; row++, to += sizes[2] * LANES) {
+    for (int64_t row = 0; row < sizes[0] * sizes[1]; row++, to += sizes[2] * width) {
         int64_t z = row / sizes[1] - c->before[0], y = row % sizes[1] - c->before[1];
         int is_inside = z >= 0 && z < c->field[0] && y >= 0 && y < c->field[1] && start < end;
         int64_t zeros = is_inside ? start : sizes[2];
-        memset(to, 0, (size_t)zeros * LANES * sizeof *to);
+        memset(to, 0, (size_t)(zeros * width) * sizeof *to);
         if (!is_inside) continue;
-        turn_row(&c->source, first_plane * plane + (z * c->field[1] + y) * c->field[2], plane, lanes,
-                 end - start, to + start * LANES);
-        memset(to + end * LANES, 0, (size_t)(sizes[2] - end) * LANES * sizeof *to);
+        for (int64_t part = 0; part < width; part += LANES)
+            turn_row(&c->source, (first_plane + part) * plane + (z * c->field[1] + y) * c->field[2], plane,
+                     lanes, end - start, width, to + start * width + part);
+        memset(to + end * width, 0, (size_t)((sizes[2] - end) * width) * sizeof *to);
     }
 }
 
-/* Where the windows of the positions from `position` on begin. */
+/* Where the windows of the positions from `position` on begin, and TILE_POSITIONS more. */
 static void find_windows(const struct lanes *turned, int64_t position, int64_t count, int64_t *starts) {
     const struct convolution *c = turned->geometry->of;
     const int64_t *padded = turned->sizes, *sizes = c->result_sizes;
@@ -79,15 +83,17 @@ static void find_windows(const struct lanes *turned, int64_t position, int64_t c
     for (int64_t i = 0; i < count; row++, x = 0) {
         int64_t z = row / sizes[1] * c->strides[0], y = row % sizes[1] * c->strides[1];
         int64_t start = (z * padded[1] + y) * padded[2];
-        for (; x < sizes[2] && i < count; x++) starts[i++] = (start + x * c->strides[2]) * LANES;
+        for (; x < sizes[2] && i < count; x++) starts[i++] = (start + x * c->strides[2]) * turned->width;
     }
+    for (int i = 0; i < TILE_POSITIONS; i++)
+        starts[count + i] = starts[count - 1]; /* of a tile that is not full */
 }
 
 /* --- sums --- */
 
-/* totals of TILE_POSITIONS positions, as in multiply_tile. */
+/* totals of TILE_POSITIONS positions, `between` floats from one to the next, as in multiply_tile. */
 INLINE int sum_tile(const struct geometry *g, const float *field, const int64_t *starts, const float *weights,
-                    enum rule rule, float *totals) {
+                    enum rule rule, ptrdiff_t between, float *totals) {
     V total[TILE_POSITIONS], lost = v_all(0);
     for (int j = 0; j < TILE_POSITIONS; j++) total[j] = v_all(0);
     int64_t term = 0;
@@ -103,7 +109,7 @@ INLINE int sum_tile(const struct geometry *g, const float *field, const int64_t 
         for (int j = 0; j < TILE_POSITIONS; j++) total[j] = round_total(v_add(total[j], sums[j]), rule);
     }
     for (int j = 0; j < TILE_POSITIONS; j++) {
-        v_store(totals + j * LANES, total[j]);
+        v_store(totals + j * between, total[j]);
         lost = v_add(lost, v_sub(total[j], total[j]));
     }
     return rule != HALVES || v_are_zero(lost);
@@ -111,21 +117,33 @@ INLINE int sum_tile(const struct geometry *g, const float *field, const int64_t 
 
 /* Whether nothing became infinite or NaN, so that `rule` did not matter. */
 static int sum_tiles(const struct geometry *g, const float *field, const int64_t *starts,
-                     const float *weights, int64_t count, enum rule rule, float *totals) {
+                     const float *weights, int64_t count, enum rule rule, ptrdiff_t between, float *totals) {
     int is_fast = 1;
     for (int64_t at = 0; at < count;
-         at += TILE_POSITIONS, starts += TILE_POSITIONS, totals += TILE_POSITIONS * LANES) {
+         at += TILE_POSITIONS, starts += TILE_POSITIONS, totals += TILE_POSITIONS * between) {
         if (!g->of->block)
-            sum_tile(g, field, starts, weights, FLOATS, totals);
-        else if (sum_tile(g, field, starts, weights, HALVES, totals))
+            sum_tile(g, field, starts, weights, FLOATS, between, totals);
+        else if (sum_tile(g, field, starts, weights, HALVES, between, totals))
             continue;
         else if (rule == NO_OVERFLOW)
-            sum_tile(g, field, starts, weights, NO_OVERFLOW, totals);
+            sum_tile(g, field, starts, weights, NO_OVERFLOW, between, totals);
         else
-            sum_tile(g, field, starts, weights, BOUNDED, totals);
+            sum_tile(g, field, starts, weights, BOUNDED, between, totals);
         is_fast = 0;
     }
     return is_fast;
+}
+
+/* Up to TURNED_BACK positions of LANES channels; exceptions are told of. */
+static void sum_part(const struct geometry *g, const float *field, const int64_t *starts,
+                     const float *weights, int64_t count, ptrdiff_t between, float *totals) {
+    const struct convolution *c = g->of;
+    enum rule rule = c->nan_on_overflow ? NO_OVERFLOW : BOUNDED;
+    int is_fast = sum_tiles(g, field, starts, weights, count, rule, between, totals);
+    if (!c->program.exception || !c->block || is_fast) return;
+    float told[TURNED_BACK * LANES];
+    sum_tiles(g, field, starts, weights, count, NO_OVERFLOW, LANES, told);
+    check_values(&c->program, told, count * LANES);
 }
 
 /* The weights of up to LANES filters in the order of the sum; zeros in the lanes that are not used. */
@@ -140,35 +158,74 @@ static void turn_weights(const struct geometry *g, int64_t first_filter, int64_t
     }
 }
 
-/* Up to TURNED_BACK positions of outputs that lie `between` planes of the result apart. */
-static void sum_chunk(const struct lanes *turned, const float *field, const float *weights, int64_t position,
-                      int64_t count, int64_t batch, int64_t output, int lanes) {
-    const struct geometry *g = turned->geometry;
+/* A task's field, and what it computes of it. */
+struct chunks {
+    const struct lanes *turned;
+    const float *field;
+    int64_t batch;
+    int lanes; /* that are used */
+};
+
+/* Up to TURNED_BACK positions of outputs that lie `outputs` planes of the result apart. */
+static void sum_chunk(const struct chunks *chunks, int64_t part, const float *weights, int64_t output,
+                      int64_t position) {
+    const struct geometry *g = chunks->turned->geometry;
     const struct convolution *c = g->of;
+    int64_t count = g->positions - position < TURNED_BACK ? g->positions - position : TURNED_BACK;
     struct operand_run operands[MAX_OPERANDS];
     int64_t starts[TURNED_BACK + TILE_POSITIONS];
     _Alignas(64) float totals[TURNED_BACK * LANES], rows[LANES][TURNED_BACK];
-    find_windows(turned, position, count, starts);
-    for (int i = 0; i < TILE_POSITIONS; i++)
-        starts[count + i] = starts[count - 1]; /* of a tile that is not full */
-    int is_fast =
-        sum_tiles(g, field, starts, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
-    if (c->program.exception && c->block && !is_fast) {
-        float told[TURNED_BACK * LANES];
-        sum_tiles(g, field, starts, weights, count, NO_OVERFLOW, told);
-        check_values(&c->program, told, count * LANES);
-    }
+    find_windows(chunks->turned, position, count, starts);
+    sum_part(g, chunks->field + part, starts, weights, count, LANES, totals);
     for (int64_t i = 0; i < count; i += LANES) {
         V back[LANES];
         for (int j = 0; j < LANES; j++) back[j] = v_load(totals + (i + j) * LANES);
         v_turn(back);
         for (int j = 0; j < LANES; j++) v_store(rows[j] + i, back[j]);
     }
-    for (int i = 0; i < lanes; i++, output += c->outputs) {
-        find_operands(&c->program, c->values, batch, output, position, operands);
-        float *to = c->result + (batch * c->groups * c->outputs + output) * g->positions + position;
+    for (int i = 0; i < chunks->lanes; i++, output += c->outputs) {
+        find_operands(&c->program, c->values, chunks->batch, output, position, operands);
+        float *to = c->result + (chunks->batch * c->groups * c->outputs + output) * g->positions + position;
         run_steps(&c->program, operands, rows[i], to, count);
     }
+}
+
+/* Up to BLOCKED_CHUNK positions of a block of channels; `weights` are those of all its parts. */
+static void sum_blocked_chunk(const struct chunks *chunks, const float *weights, int64_t channel,
+                              int64_t position) {
+    const struct geometry *g = chunks->turned->geometry;
+    const struct convolution *c = g->of;
+    int64_t count = g->positions - position < BLOCKED_CHUNK ? g->positions - position : BLOCKED_CHUNK;
+    struct operand_run operands[MAX_OPERANDS];
+    int64_t starts[BLOCKED_CHUNK + TILE_POSITIONS];
+    _Alignas(64) float totals[BLOCKED_CHUNK * CHANNEL_BLOCK];
+    find_windows(chunks->turned, position, count, starts);
+    for (int64_t part = 0; part < CHANNEL_BLOCK; part += LANES)
+        sum_part(g, chunks->field + part, starts, weights + part * g->num_terms, count, CHANNEL_BLOCK,
+                 totals + part);
+    find_blocked_operands(&c->program, c->values, chunks->batch, channel, position, operands);
+    float *to = c->result + (chunks->batch * c->groups + channel) * g->positions + position * CHANNEL_BLOCK;
+    run_steps(&c->program, operands, totals, to, count * CHANNEL_BLOCK);
+}
+
+static void sum_chunks(const struct chunks *chunks, int64_t first) {
+    const struct geometry *g = chunks->turned->geometry;
+    const struct convolution *c = g->of;
+    _Alignas(64) float weights[MAX_TAPS * CHANNEL_BLOCK];
+    if (c->is_result_blocked) {
+        for (int64_t part = 0; part < CHANNEL_BLOCK; part += LANES)
+            turn_weights(g, first + part, 1, LANES, weights + part * g->num_terms);
+        for (int64_t at = 0; at < g->positions; at += BLOCKED_CHUNK)
+            sum_blocked_chunk(chunks, weights, first, at);
+        return;
+    }
+    for (int64_t part = 0; part < chunks->turned->width; part += LANES)
+        for (int64_t i = 0; i < c->outputs; i++) {
+            int64_t output = (first + part) * c->outputs + i;
+            turn_weights(g, output, c->outputs, chunks->lanes, weights);
+            for (int64_t at = 0; at < g->positions; at += TURNED_BACK)
+                sum_chunk(chunks, part, weights, output, at);
+        }
 }
 
 static void convolve_lanes(void *data, size_t number) {
@@ -176,40 +233,45 @@ static void convolve_lanes(void *data, size_t number) {
     const struct geometry *g = turned->geometry;
     const struct convolution *c = g->of;
     const struct machine *machine = turned->machine;
-    int64_t blocks = divide_up(c->groups, LANES), first = (int64_t)number % blocks * LANES;
-    int64_t batch = (int64_t)number / blocks;
-    int lanes = (int)(c->groups - first < LANES ? c->groups - first : LANES);
-    size_t floats = (size_t)(turned->sizes[0] * turned->sizes[1] * turned->sizes[2] * LANES);
-    _Alignas(64) float weights[MAX_TAPS * LANES];
+    int64_t blocks = divide_up(c->groups, turned->width), first = (int64_t)number % blocks * turned->width;
+    struct chunks chunks = {.turned = turned, .batch = (int64_t)number / blocks};
+    chunks.lanes = (int)(c->groups - first < LANES ? c->groups - first : LANES);
+    int64_t plane = chunks.batch * c->groups + first;
+    if (c->is_source_blocked && !is_copied(g)) {
+        chunks.field = (const float *)c->source.data + plane * g->plane;
+        sum_chunks(&chunks, first);
+        return;
+    }
+    size_t floats = (size_t)(turned->sizes[0] * turned->sizes[1] * turned->sizes[2] * turned->width);
     float *field = machine->allocate(machine->owner, floats * sizeof *field);
     if (!field) {
         __atomic_store_n(&turned->has_failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    turn_field(turned, batch * c->groups + first, lanes, field);
-    for (int64_t i = 0; i < c->outputs; i++) {
-        int64_t output = first * c->outputs + i;
-        turn_weights(g, output, c->outputs, lanes, weights);
-        for (int64_t at = 0; at < g->positions; at += TURNED_BACK)
-            sum_chunk(turned, field, weights, at,
-                      g->positions - at < TURNED_BACK ? g->positions - at : TURNED_BACK, batch, output,
-                      lanes);
-    }
+    if (c->is_source_blocked)
+        copy_block(g, plane, field);
+    else
+        turn_field(turned, plane, chunks.lanes, field);
+    chunks.field = field;
+    sum_chunks(&chunks, first);
     machine->release(machine->owner, field);
 }
 
 static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *machine) {
     const struct convolution *c = g->of;
-    struct lanes turned = {.geometry = g, .machine = machine};
+    struct lanes turned = {.geometry = g, .machine = machine, .width = LANES};
+    if (c->is_source_blocked || c->is_result_blocked) turned.width = CHANNEL_BLOCK;
     for (int axis = 0; axis < MAX_SPATIAL; axis++)
-        turned.sizes[axis] = (c->result_sizes[axis] - 1) * c->strides[axis] + reach(c, axis) + 1;
+        turned.sizes[axis] = c->is_source_blocked
+                                 ? g->sizes[axis]
+                                 : (c->result_sizes[axis] - 1) * c->strides[axis] + reach(c, axis) + 1;
     for (int64_t i = 0; i < g->num_terms; i++) {
         int64_t tap = g->terms[i].weight, x = tap % c->kernel[2] * c->dilations[2];
         int64_t y = tap / c->kernel[2] % c->kernel[1] * c->dilations[1];
         int64_t z = tap / c->kernel[2] / c->kernel[1] * c->dilations[0];
-        g->terms[i].plane = ((z * turned.sizes[1] + y) * turned.sizes[2] + x) * LANES;
+        g->terms[i].plane = ((z * turned.sizes[1] + y) * turned.sizes[2] + x) * turned.width;
     }
-    size_t tasks = (size_t)(c->batches * divide_up(c->groups, LANES));
+    size_t tasks = (size_t)(c->batches * divide_up(c->groups, turned.width));
     if ((double)c->batches * c->groups * c->outputs * g->positions * g->taps < SMALL_JOB)
         for (size_t i = 0; i < tasks; i++) convolve_lanes(&turned, i);
     else

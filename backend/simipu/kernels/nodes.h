@@ -26,7 +26,7 @@ struct node {
     struct step steps[MAX_STEPS];
     int64_t block, nan_on_overflow, raises, trans_left, trans_right, left_format, right_format, left_scale,
         right_scale;
-    int64_t group, filters_format, filters_scale, packed_rows, slic_taps;
+    int64_t group, filters_format, filters_scale, packed_rows, slic_taps, blocked_source, blocked_result;
     int64_t cell, hidden, directions, is_reversed, is_coupled, clip; /* `clip`: the bits of a half */
     int64_t bias, lengths, state, cells, peepholes;                  /* the inputs' places; 0: none */
     int64_t threads;                                                 /* of the session; 0: not known */

@@ -245,9 +245,79 @@ static struct ort_status *place_axes(const struct call *call, struct convolution
     return NULL;
 }
 
+/* See a tensor whose channels are in blocks as [batches, channels, ...], as all that is checked here. */
+static struct ort_status *join_channels(struct call *call, size_t i) {
+    struct tensor *tensor = &call->inputs[i];
+    size_t last = call->node->axes + 2;
+    if (tensor->rank != last + 1 || tensor->sizes[last] != CHANNEL_BLOCK ||
+        tensor->sizes[1] > INT32_MAX / CHANNEL_BLOCK)
+        return refuse(call->node,
+                      "input %zu: expected %zu axes, the last of a block of %d channels, found %zu", i,
+                      last + 1, CHANNEL_BLOCK, tensor->rank);
+    tensor->rank = last;
+    tensor->sizes[1] *= CHANNEL_BLOCK;
+    return NULL;
+}
+
+/* Where channels are in blocks: whether they can be, and the offsets of a window's elements are ints. */
+static struct ort_status *check_blocks(const struct call *call, const struct convolution *convolution) {
+    const struct node *node = call->node;
+    if (!convolution->is_source_blocked && !convolution->is_result_blocked) return NULL;
+    if (convolution->is_source_blocked && convolution->source.element != FLOAT)
+        return refuse(node, "input 0: expected floats where channels are in blocks, found halves");
+    if (!can_be_blocked(convolution))
+        return refuse(
+            node,
+            "attributes 'blocked_source' and 'blocked_result': expected a multiple of %d channels in "
+            "one group, or one channel and one of at most %d weights in each, found %lld groups of "
+            "%lld channels and %lld filters",
+            CHANNEL_BLOCK, MAX_TAPS, (long long)convolution->groups, (long long)convolution->channels,
+            (long long)convolution->outputs);
+    double floats = (double)convolution->channels;
+    for (size_t i = 0; i < node->axes; i++)
+        floats *= (double)call->inputs[0].sizes[2 + i] + (double)node->pads[i] +
+                  (double)node->pads[node->axes + i] + (double)node->strides[i];
+    if (floats > INT32_MAX)
+        return refuse(node, "input 0: expected less than 2**31 elements of a batch with its padding where "
+                            "channels are in blocks, found more");
+    return NULL;
+}
+
+/* The operands of the steps of a result in blocks: each lies so, or is one value for a channel or all. */
+static struct ort_status *place_blocked_operands(struct call *call, const int64_t *sizes) {
+    const struct node *node = call->node;
+    int is_joined[MAX_OPERANDS] = {0};
+    size_t rank = node->axes + 2;
+    for (size_t i = node->description->fixed; i < node->inputs; i++)
+        if (call->inputs[i].rank == rank + 1) {
+            TRY(join_channels(call, i));
+            is_joined[i - node->description->fixed] = 1;
+        }
+    TRY(place_operands(call, sizes, rank, 1));
+    for (size_t i = 0; i + node->description->fixed < node->inputs; i++)
+        if (call->values[i].column && !(call->values[i].row && is_joined[i]))
+            return refuse(node,
+                          "operand %zu of the steps: expected a value for each channel, or the channels in "
+                          "blocks as the result's, found neither",
+                          i);
+    return NULL;
+}
+
+/* The result, [batches, channels, ...] or in blocks. */
+static struct ort_status *open_field(struct call *call, const int64_t *sizes, float **result) {
+    size_t rank = call->node->axes + 2;
+    int64_t blocked[3 + MAX_SPATIAL];
+    if (!call->node->blocked_result) return open_result(call, sizes, rank, result);
+    memcpy(blocked, sizes, rank * sizeof *blocked);
+    blocked[1] /= CHANNEL_BLOCK;
+    blocked[rank] = CHANNEL_BLOCK;
+    return open_result(call, blocked, rank + 1, result);
+}
+
 struct ort_status *run_convolution(struct node *node, struct ort_context *context) {
     struct call call;
     TRY(begin(&call, node, context));
+    if (node->blocked_source) TRY(join_channels(&call, 0));
     TRY(check_convolution(&call));
     const struct tensor *field = &call.inputs[0], *filters = &call.inputs[1];
     struct convolution convolution = {
@@ -259,6 +329,8 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
         .packed_axis = MAX_SPATIAL - (int)node->axes,
         .packed_rows = (int)node->packed_rows,
         .slic_taps = (int)node->slic_taps,
+        .is_source_blocked = (int)node->blocked_source,
+        .is_result_blocked = (int)node->blocked_result,
         .nan_on_overflow = (int)node->nan_on_overflow,
         .program = program_of(&call),
         .values = call.values,
@@ -267,11 +339,15 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
     TRY(place_axes(&call, &convolution, sizes));
     TRY(read_operand(&call, 0, FORMAT_OF_TENSOR, 0, &convolution.source));
     TRY(read_operand(&call, 1, node->filters_format, node->filters_scale, &convolution.filters));
+    TRY(check_blocks(&call, &convolution));
     int64_t elements = count_elements(sizes, node->axes + 2);
     if (elements < 0) return refuse(node, "the result: expected less than 2**61 elements, found more");
-    TRY(open_result(&call, sizes, node->axes + 2, &convolution.result));
+    TRY(open_field(&call, sizes, &convolution.result));
     if (!elements) return NULL;
-    TRY(place_operands(&call, sizes, node->axes + 2, 1));
+    if (node->blocked_result)
+        TRY(place_blocked_operands(&call, sizes));
+    else
+        TRY(place_operands(&call, sizes, node->axes + 2, 1));
     struct machine machine = machine_of(&call);
     return conclude(&call, simipu_convolve(&convolution, &machine));
 }

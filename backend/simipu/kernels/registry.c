@@ -33,6 +33,8 @@ static const struct attribute CONVOLUTION[] = {
     INTEGER(group, 1, INT32_MAX),
     INTEGER(packed_rows, 1, MAX_PACKED_ROWS),
     INTEGER(slic_taps, 0, SLIC_TAPS),
+    INTEGER(blocked_source, 0, 1),
+    INTEGER(blocked_result, 0, 1),
     INTEGER(threads, 0, MAX_THREADS),
     END,
 };

@@ -9,11 +9,13 @@
 
 enum { RUN = 1024 }; /* elements of a run, at most; buffers of runs have LANES more */
 
-/* The operand of a step for a run: one value for all of it, or one for each element. */
+/* The operand of a step for a run: one value for all of it, or one for each element, which begin again after
+   each `period`, a power of two of whole registers; 0: they do not. */
 struct operand_run {
     int is_one, is_half;
     float one;
     const void *data;
+    int64_t period;
 };
 
 INLINE float read_value(const void *data, int is_half, int64_t index) {
@@ -42,6 +44,7 @@ INLINE void store_some(float *to, V x, int64_t count) {
 
 INLINE V take_operand(const struct operand_run *operand, V one, int64_t at, int64_t count) {
     if (operand->is_one) return one;
+    if (operand->period) at &= operand->period - 1, count = at + LANES;
     if (operand->is_half) return widen_some((const uint16_t *)operand->data + at, count - at);
     return load_some((const float *)operand->data + at, count - at);
 }
@@ -190,7 +193,7 @@ static void run_steps(const struct program *program, const struct operand_run *o
     if (!program->num_steps && from != to) memcpy(to, from, (size_t)count * sizeof *to);
     for (int i = 0; i < program->num_steps; i++, from = to) {
         const struct step *step = program->steps + i;
-        struct operand_run number = {1, 0, step->number, NULL};
+        struct operand_run number = {1, 0, step->number, NULL, 0};
         const struct operand_run *y = step->operand < 0 ? &number : operands + step->operand;
         if (program->exception && step->kind != STEP_TABLE) check_step(program, step, y, from, count);
         if (step->kind == STEP_TABLE)
@@ -206,6 +209,7 @@ INLINE void find_operand(const struct step *step, const struct values *value, in
     if (step->kind == STEP_TABLE) start = 0;
     operand->is_half = value->is_half;
     operand->is_one = value->column == 0;
+    operand->period = 0;
     operand->data = (const char *)value->data + start * (value->is_half ? 2 : 4);
     operand->one = operand->is_one ? read_value(value->data, value->is_half, start) : 0;
 }
@@ -219,6 +223,22 @@ INLINE void find_operands(const struct program *program, const struct values *va
         const struct values *value = values + operand;
         int64_t start = batch * value->batch + row * value->row + column * value->column;
         find_operand(program->steps + i, value, start, operands + operand);
+    }
+}
+
+/* The same where channels are in blocks, for a run of positions from `position` on of the block that begins
+   with the row `channel`: CHANNEL_BLOCK elements for each. */
+INLINE void find_blocked_operands(const struct program *program, const struct values *values, int64_t batch,
+                                  int64_t channel, int64_t position, struct operand_run *operands) {
+    for (int i = 0; i < program->num_steps; i++) {
+        int operand = program->steps[i].operand;
+        if (operand < 0) continue;
+        struct values value = values[operand];
+        int64_t start = batch * value.batch + channel * value.row + position * value.column * CHANNEL_BLOCK;
+        int is_repeated = !value.column && value.row;
+        value.column = value.column || value.row;
+        find_operand(program->steps + i, &value, start, operands + operand);
+        if (is_repeated) operands[operand].period = CHANNEL_BLOCK;
     }
 }
 

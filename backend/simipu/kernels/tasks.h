@@ -30,6 +30,7 @@ struct supply {
 struct job {
     int64_t batches, groups, rows, columns; /* rows and columns of a group */
     int is_turned;                          /* rows of the result are the job's columns */
+    int is_blocked;                         /* so they are, and they are channels in blocks */
     int64_t row_blocks, row_block, column_blocks, column_block;
     enum rule rule; /* of totals that became infinite */
     int is_rounded;
@@ -136,6 +137,24 @@ static void finish_columns(const struct job *job, int64_t batch, int64_t row, in
     }
 }
 
+/* The same where they are channels in blocks: whole ones. */
+static void finish_blocks(const struct job *job, int64_t batch, int64_t channel, int channels,
+                          int64_t position, int count, const float *totals, ptrdiff_t pitch) {
+    struct operand_run operands[MAX_OPERANDS];
+    for (int block = 0; block < channels; block += CHANNEL_BLOCK)
+        for (int first = 0; first < count; first += RUN / CHANNEL_BLOCK) {
+            int some = count - first < RUN / CHANNEL_BLOCK ? count - first : RUN / CHANNEL_BLOCK;
+            float *to = job->result + (batch * job->columns + channel + block) * job->rows +
+                        (position + first) * CHANNEL_BLOCK;
+            for (int i = 0; i < some; i++)
+                for (int j = 0; j < CHANNEL_BLOCK; j += LANES)
+                    v_store(to + i * CHANNEL_BLOCK + j, v_load(totals + (first + i) * pitch + block + j));
+            find_blocked_operands(job->program, job->values, batch, channel + block, position + first,
+                                  operands);
+            run_steps(job->program, operands, to, to, some * CHANNEL_BLOCK);
+        }
+}
+
 static void run_task(void *data, size_t number) {
     const struct job *job = data;
     int64_t column = (int64_t)number % job->column_blocks * job->column_block;
@@ -145,7 +164,7 @@ static void run_task(void *data, size_t number) {
     int columns =
         (int)(job->columns - column < job->column_block ? job->columns - column : job->column_block);
     int rows = (int)(job->rows - row < job->row_block ? job->rows - row : job->row_block);
-    _Alignas(64) float totals[MAX_ROWS * MAX_COLUMNS], right[MAX_PANELS * MAX_CHANNELS * PANEL + LANES];
+    _Alignas(64) float totals[MAX_TOTALS], right[MAX_PANELS * MAX_CHANNELS * PANEL + LANES];
     _Alignas(64) float held[TILE_ROWS * (HELD_CHANNELS + LANES)];
     _Alignas(64) char supply_memory[SUPPLY_BYTES];
     struct part part;
@@ -179,7 +198,9 @@ static void run_task(void *data, size_t number) {
         }
     }
     if (!first) memset(totals, 0, (size_t)rows * pitch * sizeof *totals); /* sums of nothing */
-    if (job->is_turned)
+    if (job->is_blocked)
+        finish_blocks(job, batch, column, columns, row, rows, totals, pitch);
+    else if (job->is_turned)
         finish_columns(job, batch, group * job->columns + column, columns, row, rows, totals, pitch);
     else
         finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals, pitch);
@@ -253,16 +274,25 @@ enum {
     SMALL_TASK = 1 << 20, /* and no work for one where they can be avoided */
 };
 
+/* Rows of a task: as many whole tiles as there is room for totals of, and with plain results no more than a
+   run of `finish_columns`. */
+static int64_t find_max_rows(const struct job *job) {
+    int64_t most = job->is_blocked ? MAX_TOTALS / job->column_block : MAX_ROWS;
+    return most / TILE_ROWS * TILE_ROWS;
+}
+
 /* Cuts and runs it: blocks as wide as leaves all threads something to do. */
 static void run_job(struct job *job, int64_t depth, const struct machine *machine) {
     int64_t batches = job->batches * job->groups;
     if (!batches || !job->rows || !job->columns) return;
-    int64_t panels = divide_up(job->columns, PANEL), row_blocks = divide_up(job->rows, MAX_ROWS);
-    int64_t threads = machine->threads ? machine->threads : SUPPOSED_THREADS;
-    int64_t wide = threads > 1 ? panels * row_blocks * batches / (threads * TASKS_OF_THREAD) : MAX_PANELS;
-    wide = wide < 1 ? 1 : wide > MAX_PANELS ? MAX_PANELS : wide;
-    job->column_blocks = divide_up(panels, wide);
-    job->column_block = divide_up(panels, job->column_blocks) * PANEL;
+    int64_t unit = job->is_blocked && PANEL % CHANNEL_BLOCK ? CHANNEL_BLOCK : PANEL;
+    int64_t units = divide_up(job->columns, unit), row_blocks = divide_up(job->rows, MAX_ROWS);
+    int64_t threads = machine->threads ? machine->threads : SUPPOSED_THREADS, most = MAX_COLUMNS / unit;
+    int64_t wide = threads > 1 ? units * row_blocks * batches / (threads * TASKS_OF_THREAD) : most;
+    wide = wide < 1 ? 1 : wide > most ? most : wide;
+    job->column_blocks = divide_up(units, wide);
+    job->column_block = divide_up(units, job->column_blocks) * unit;
+    row_blocks = divide_up(job->rows, find_max_rows(job));
     double products = (double)batches * job->rows * job->columns * depth;
     while (threads > 1 && job->column_blocks * row_blocks * batches < 2 * threads &&
            job->rows / row_blocks > 6 * TILE_ROWS &&

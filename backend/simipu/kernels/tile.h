@@ -27,7 +27,8 @@ enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
     MAX_PANELS = 256 / PANEL,     /* of a task */
     MAX_COLUMNS = MAX_PANELS * PANEL,
-    MAX_ROWS = 132,    /* of a task: whole tiles */
+    MAX_ROWS = 132, /* of a task: whole tiles */
+    MAX_TOTALS = MAX_ROWS * MAX_COLUMNS,
     MAX_CHANNELS = 256 /* that are packed at a time */
 };
 

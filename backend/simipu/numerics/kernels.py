@@ -186,6 +186,8 @@ def make_convolution(
         pads=list(pads),
         packed_rows=conv.packed_rows(block) if block else 1,
         slic_taps=SLIC_TAPS if conv.is_slic and block else 0,
+        blocked_source=0,
+        blocked_result=0,
         **_code_attributes("filters", sides[1]),
     )
 

@@ -17,7 +17,7 @@
 #include "dispatch.c" /* for its table of sets, and which of them are there */
 #include "plain.h"
 
-enum { MAX_WORK = 200000, MAX_DRAWN_STEPS = 6, MAX_TENSORS = 24, TABLE = 1 << 16 };
+enum { MAX_WORK = 200000, MAX_DRAWN_STEPS = 6, MAX_TENSORS = 32, TABLE = 1 << 16 };
 
 /* --- what is drawn --- */
 
@@ -318,6 +318,20 @@ static void draw_axis(struct convolution *c, int axis, int64_t most) {
     if (c->result_sizes[axis] == 1) c->strides[axis] = 1; /* as who calls sees to */
 }
 
+/* Channels in whole blocks, and which of them lie so. */
+static void draw_blocks(struct convolution *c, int is_depthwise) {
+    if (is_depthwise) {
+        c->groups = draw(1, 3) * CHANNEL_BLOCK;
+        c->outputs = c->channels = 1;
+    } else {
+        c->groups = 1;
+        if (one_in(2)) c->channels = (c->channels + CHANNEL_BLOCK) / CHANNEL_BLOCK * CHANNEL_BLOCK;
+        if (one_in(2)) c->outputs = (c->outputs + CHANNEL_BLOCK) / CHANNEL_BLOCK * CHANNEL_BLOCK;
+    }
+    c->is_source_blocked = draw(0, 1) && c->groups * c->channels % CHANNEL_BLOCK == 0;
+    c->is_result_blocked = draw(0, 1) && c->groups * c->outputs % CHANNEL_BLOCK == 0;
+}
+
 static struct convolution draw_convolution(void) {
     struct convolution c = {.batches = draw(1, 3), .groups = one_in(3) ? draw(2, 9) : 1, .packed_rows = 1};
     int is_depthwise = one_in(4);
@@ -335,6 +349,7 @@ static struct convolution draw_convolution(void) {
     c.outputs = one_in(3) ? 1 : draw_size(work / c.channels + 1 < 300 ? work / c.channels + 1 : 300);
     if (is_depthwise) c.channels = 1, c.outputs = draw(1, 2);
     if (one_in(20)) c.channels = 0;
+    if (one_in(2)) draw_blocks(&c, is_depthwise);
     c.block = one_in(4) ? 0 : one_in(4) ? (int)draw(1, MAX_BLOCK) : draw(0, 1) ? 16 : 32;
     if (c.block && c.channels <= c.block && (c.groups > 1 ? !one_in(4) : one_in(8))) {
         c.slic_taps = one_in(3) ? (int)draw(1, 4) : 4;
@@ -346,6 +361,35 @@ static struct convolution draw_convolution(void) {
     return c;
 }
 
+/* The elements of plain planes, of `bytes` each, with their channels in blocks. */
+static void *put_in_blocks(const void *plain, size_t bytes, int64_t planes, int64_t positions) {
+    char *made = keep((size_t)(planes * positions) * bytes);
+    for (int64_t i = 0; i < planes; i++)
+        for (int64_t p = 0; p < positions; p++) {
+            int64_t to = (i / CHANNEL_BLOCK * positions + p) * CHANNEL_BLOCK + i % CHANNEL_BLOCK;
+            memcpy(made + (size_t)to * bytes, (const char *)plain + (size_t)(i * positions + p) * bytes,
+                   bytes);
+        }
+    return made;
+}
+
+/* The same of what a convolution is given; without, where an operand is broadcast along the channels only. */
+static void put_operands_in_blocks(struct convolution *c, int64_t positions) {
+    int is_done[MAX_DRAWN_STEPS] = {0};
+    for (int i = 0; i < c->program.num_steps; i++) {
+        const struct step *step = steps + i;
+        if (step->operand >= 0 && values[step->operand].column && !values[step->operand].row)
+            c->is_result_blocked = 0;
+    }
+    for (int i = 0; i < c->program.num_steps && c->is_result_blocked; i++) {
+        int operand = steps[i].operand;
+        if (operand < 0 || !values[operand].column || is_done[operand]++) continue;
+        int64_t batches = values[operand].batch ? c->batches : 1;
+        values[operand].data = put_in_blocks(values[operand].data, values[operand].is_half ? 2 : 4,
+                                             batches * c->groups * c->outputs, positions);
+    }
+}
+
 static int fuzz_convolution(void) {
     struct convolution c = draw_convolution();
     int64_t field = c.field[0] * c.field[1] * c.field[2], kernel = c.kernel[0] * c.kernel[1] * c.kernel[2];
@@ -353,6 +397,7 @@ static int fuzz_convolution(void) {
     int64_t outputs = c.groups * c.outputs, count = c.batches * outputs * positions;
     is_whole = !c.block;
     c.source = draw_operand(c.batches * c.groups * c.channels * field, 0);
+    if (c.source.element != FLOAT) c.is_source_blocked = 0;
     c.filters = draw_operand(outputs * c.channels * kernel, 1);
     is_whole = 0;
     struct layout layout = {3, {c.batches, outputs, positions}};
@@ -364,6 +409,11 @@ static int fuzz_convolution(void) {
     plain_convolve(&c);
     int raised = exception;
     c.result = found;
+    put_operands_in_blocks(&c, positions);
+    if (c.is_source_blocked)
+        c.source.data = put_in_blocks(c.source.data, sizeof(float), c.batches * c.groups * c.channels, field);
+    if (c.is_result_blocked)
+        expected = put_in_blocks(expected, sizeof(float), c.batches * outputs, positions);
     int is_right = 1;
     for (int i = 0; i < NUM_SETS; i++) {
         if (!is_there(SETS[i].name)) continue;

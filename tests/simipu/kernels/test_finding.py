@@ -112,6 +112,8 @@ def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
         "filters_format",
         "filters_scale",
         "slic_taps",
+        "blocked_source",
+        "blocked_result",
         "threads",
         "raises",
     ]

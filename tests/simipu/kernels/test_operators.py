@@ -4,94 +4,38 @@ accept or reject. test_fuzz.py compares their results with plain loops."""
 from __future__ import annotations
 
 import math
-import os
 import random
 
 import numpy as np
 import onnxruntime
 import pytest
 from half_emulation import convolve, multiply, to_half
+from kernel_nodes import (
+    ADD,
+    CONV,
+    DEFAULTS,
+    F143_STEP,
+    KEPT,
+    MULTIPLY,
+    NONE,
+    ROUNDED,
+    TABLE,
+    TYPES,
+    USED,
+    halves,
+    make_model,
+    make_session,
+    run,
+    wide,
+)
 from onnx import TensorProto, helper
 from simipu import GraphOptions, RunError, computed
 from simipu.computed import ORT_ERRORS
-from simipu.kernels import LIBRARY, find_kernels
+from simipu.kernels import find_kernels
 from simipu.numerics.quarter import F143, decode
 
 pytestmark = pytest.mark.skipif(not find_kernels().are_there, reason=find_kernels().reason)
-USED = os.environ.get("SIMIPU_TESTED_LIBRARY", str(LIBRARY))
-"""Path of the tested library; `make fuzz` makes another build with sanitizers."""
-TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}
 ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
-KEPT, ROUNDED = 0, 1
-
-SUMS = {"block": 16, "nan_on_overflow": 0, "raises": 0, "threads": 2}
-PRODUCT = {
-    **SUMS,
-    **dict.fromkeys(
-        ["trans_left", "trans_right", "left_format", "right_format", "left_scale", "right_scale"], 0
-    ),
-}
-CONV = {
-    **SUMS,
-    **dict.fromkeys(["filters_format", "filters_scale", "slic_taps"], 0),
-    **dict.fromkeys(["group", "packed_rows"], 1),
-    "strides": [1, 1],
-    "dilations": [1, 1],
-    "pads": [0, 0, 0, 0],
-}
-CHAIN = {"nan_on_overflow": 0, "raises": 0}
-DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
-
-
-def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
-    """Return a model of one node. An attribute or input that is None is left out."""
-    given = {
-        name: value
-        for name, value in {**DEFAULTS[op_type], **attributes}.items()
-        if value is not None
-    }
-    if steps:
-        given |= {"steps": [each for step in steps for each in step[:3]]}
-        given |= {"numbers": numbers or [step[3] if len(step) > 3 else 0.0 for step in steps]}
-    names = ["" if value is None else f"x{i}" for i, value in enumerate(feeds)]
-    inputs = [
-        helper.make_tensor_value_info(name, TYPES[value.dtype.name], [None] * value.ndim)
-        for name, value in zip(names, feeds, strict=True)
-        if name
-    ]
-    node = helper.make_node(op_type, names, ["y"], name="it", domain="simipu", **given)
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "one", inputs, [result])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("simipu", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
-
-
-def make_session(*args, threads=1, **attributes):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = threads
-    options.register_custom_ops_library(USED)
-    return onnxruntime.InferenceSession(
-        make_model(*args, **attributes),
-        options,
-        providers=["CPUExecutionProvider"],
-        enable_fallback=0,
-    )
-
-
-def run(op_type, feeds, *args, **attributes):
-    session = make_session(op_type, feeds, *args, **attributes)
-    named = {f"x{i}": value for i, value in enumerate(feeds) if value is not None}
-    return session.run(None, named)[0]
-
-
-def halves(*shape, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float16)
-
-
-def wide(*shape, seed=0):
-    return halves(*shape, seed=seed).astype(np.float32)
 
 
 @pytest.mark.parametrize(
