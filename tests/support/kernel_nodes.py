@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper
 from simipu.kernels import LIBRARY
+
+Array = npt.NDArray[Any]
 
 USED = os.environ.get("SIMIPU_TESTED_LIBRARY", str(LIBRARY))
 """Path of the tested library; `make fuzz` makes another build with sanitizers."""
@@ -16,13 +21,13 @@ NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
 KEPT, ROUNDED = 0, 1
 
 SUMS = {"block": 16, "nan_on_overflow": 0, "raises": 0, "threads": 2}
-PRODUCT = {
+PRODUCT: dict[str, Any] = {
     **SUMS,
     **dict.fromkeys(
         ["trans_left", "trans_right", "left_format", "right_format", "left_scale", "right_scale"], 0
     ),
 }
-CONV = {
+CONV: dict[str, Any] = {
     **SUMS,
     **dict.fromkeys(["filters_format", "filters_scale", "slic_taps"], 0),
     **dict.fromkeys(["blocked_source", "blocked_result"], 0),
@@ -31,11 +36,17 @@ CONV = {
     "dilations": [1, 1],
     "pads": [0, 0, 0, 0],
 }
-CHAIN = {"nan_on_overflow": 0, "raises": 0}
-DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
+CHAIN: dict[str, Any] = {"nan_on_overflow": 0, "raises": 0}
+DEFAULTS: dict[str, dict[str, Any]] = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
 
 
-def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
+def make_model(
+    op_type: str,
+    feeds: Sequence[Array | None],
+    steps: Sequence[Sequence[Any]] = (),
+    numbers: Sequence[float] | None = None,
+    **attributes: Any,
+) -> bytes:
     """Return a model of one node. An attribute or input that is None is left out."""
     given = {
         name: value
@@ -49,7 +60,7 @@ def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
     inputs = [
         helper.make_tensor_value_info(name, TYPES[value.dtype.name], [None] * value.ndim)
         for name, value in zip(names, feeds, strict=True)
-        if name
+        if value is not None
     ]
     node = helper.make_node(op_type, names, ["y"], name="it", domain="simipu", **given)
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -58,7 +69,7 @@ def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
     return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
 
 
-def make_session(*args, threads=1, **attributes):
+def make_session(*args: Any, threads: int = 1, **attributes: Any) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -71,15 +82,15 @@ def make_session(*args, threads=1, **attributes):
     )
 
 
-def run(op_type, feeds, *args, **attributes):
+def run(op_type: str, feeds: Sequence[Array | None], *args: Any, **attributes: Any) -> Array:
     session = make_session(op_type, feeds, *args, **attributes)
     named = {f"x{i}": value for i, value in enumerate(feeds) if value is not None}
-    return session.run(None, named)[0]
+    return np.asarray(session.run(None, named)[0])
 
 
-def halves(*shape, seed=0):
+def halves(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float16)
 
 
-def wide(*shape, seed=0):
+def wide(*shape: int, seed: int = 0) -> Array:
     return halves(*shape, seed=seed).astype(np.float32)

@@ -57,6 +57,7 @@ from simipu.numerics.kernels import (
     quarter_step,
     takes_narrow,
 )
+from simipu.numerics.layout import block_channels
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.partials import (
     HALF_BLOCK,
@@ -309,6 +310,7 @@ class _Lowering:
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
         if self.is_fused:
             nodes = fuse(nodes, set(outputs), self.dims)
+            block_channels(nodes, set(outputs), self.dims)
         _replace_nodes(graph, nodes)
         if self.has_kernels:
             self._settle_weights(graph, given.keys())
