@@ -96,6 +96,8 @@ class TritonPythonModel:
 """
 """Model of a user who has an ONNX file and no IPU."""
 OPENVINO = """
+import sys
+sys.modules["openvino_telemetry"] = None  # else it sends usage data
 import openvino
 import triton_python_backend_utils as pb_utils
 

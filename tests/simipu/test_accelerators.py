@@ -1,6 +1,7 @@
 """Tests of accelerators: OpenVINO's answers equal those of ONNX Runtime without its optimisers, and
 what an accelerator cannot compute as the CPU kernels do is rejected with the node."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from simipu import (
 
 openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+ON_OPENVINO = GraphOptions(1, accelerators=(choose_accelerator("openvino", {}),))
 
 
 def conv_model():
@@ -70,7 +72,7 @@ def slow_graph(**options):
 
 def open_graph(model, **options):
     """Return a model's graph in OpenVINO, on one thread."""
-    chosen = GraphOptions(1, accelerators=(choose_accelerator("openvino", {}),), **options)
+    chosen = dataclasses.replace(ON_OPENVINO, **options)
     outputs = [value.name for value in model.graph.output]
     lowered = Lowered(model.SerializeToString(), {}, outputs=outputs)
     return openvino_graph.OpenVinoGraph(lowered, chosen, "graph")
@@ -170,6 +172,35 @@ def test_a_whole_number_beyond_32_bits_is_rejected():
     np.testing.assert_array_equal(graph.run(["y"], {"x": np.array([1, -2])})[0], [-1, 2])
     with pytest.raises(RunError, match=r"input 'x'.*32 bits, found 0 to 8589934592"):
         graph.run(["y"], {"x": np.array([0, 1 << 33])})
+
+
+def crossing_model():
+    """Return two inputs that are outputs in another order, a result under two names, and whole
+    numbers."""
+    nodes = [
+        helper.make_node("Identity", ["a"], ["b"]),
+        helper.make_node("Identity", ["x"], ["c"]),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Identity", ["r"], ["s"]),
+        helper.make_node("Neg", ["i"], ["n"]),
+    ]
+    spec, whole = (FLOAT, ["N", 2]), (INT64, ["N"])
+    outputs = {"s": spec, "n": whole, "b": spec, "r": spec, "c": spec}
+    return make_model(nodes, {"x": spec, "a": spec, "i": whole}, outputs, {})
+
+
+def test_an_imported_graph_has_the_inputs_and_outputs_of_the_compiled_one():
+    model = crossing_model()
+    graph, outputs = open_graph(model), [value.name for value in model.graph.output]
+    lowered = Lowered(b"", {}, outputs=outputs, compiled=memoryview(bytearray(graph.export())))
+    imported = openvino_graph.OpenVinoGraph(lowered, ON_OPENVINO, "graph")
+    x, i = np.array([[1, -2], [3, -4]], np.float32), np.array([5, -6])
+    for each in (graph, imported):
+        found = each.run(outputs, {"x": x, "a": 2 * x, "i": i})
+        for value, expected in zip(found, [x.clip(0), -i, 2 * x, x.clip(0), x], strict=True):
+            np.testing.assert_array_equal(value, expected, strict=True)
+        with pytest.raises(RunError, match=r"input 'i'.*32 bits"):
+            each.run(outputs, {"x": x, "a": x, "i": i << 33})
 
 
 def test_a_run_whose_tensors_exceed_the_memory_limit_is_not_loaded(compile_popef):

@@ -333,7 +333,7 @@ def test_every_field_of_a_lowered_graph_comes_back(folder):
 @pytest.fixture
 def on_openvino():
     """Return options for OpenVINO."""
-    pytest.importorskip("openvino")
+    pytest.importorskip("simipu.openvino_package")
     return dataclasses.replace(OPTIONS, accelerators=(choose_accelerator("openvino", {}),))
 
 

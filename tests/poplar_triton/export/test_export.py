@@ -334,7 +334,7 @@ def test_openvino_is_asked_for_before_any_work(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_openvino_gets_rows_of_any_number_in_dims(tmp_path, capsys):
-    openvino = pytest.importorskip("openvino")
+    openvino = pytest.importorskip("simipu.openvino_package").openvino
     folder = write_model(tmp_path / "mine", linear_model())
     edit(folder, "KIND_CPU", "KIND_GPU")
     assert export(folder, tmp_path / "out", "--to", "openvino") == 0
