@@ -30,6 +30,7 @@ from simipu.numerics import Numerics
 
 from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean, escape
+from poprt._names import IO_PRECISIONS, PRECISIONS
 from poprt.passes.chip.transfers import IO_TILES
 from poprt.passes.packing.packed_transformer import PackArgs
 from poprt.passes.precision.eight_bits import Fp8Params
@@ -43,8 +44,6 @@ _NUMERIC_SWITCHES = (
 _MAX_INT32 = 2**31 - 1
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
-PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
-IO_PRECISIONS = ("model", "fp32", "fp16")
 
 Names = Collection[str] | str | None
 """Names as a text separated by commas, or as a collection."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .version import __version__
 
@@ -18,15 +19,26 @@ def start(module: str, describe_version: Callable[[], str]) -> int:
     if sys.argv[1:] in (["--version"], ["-v"]):
         print(describe_version())
         return 0
-    # Modules are never garbage. To search them again and again takes a twentieth of their import.
-    gc.disable()
     try:
-        run: Callable[[], int] = importlib.import_module(module).main
+        with importing():
+            run: Callable[[], int] = importlib.import_module(module).main
     except KeyboardInterrupt:
         return _INTERRUPTED
-    gc.freeze()
-    gc.enable()
     return run()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import modules within this context without garbage collection.
+
+    Modules are never garbage. To search them again and again takes a twentieth of their import.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def popef() -> int:

@@ -1,52 +1,27 @@
-"""The `poprt` command: the real tool's options, and our own `--triton_model_dir`."""
+"""The `poprt` command: the real tool's options, and our own `--triton_model_dir`.
+
+The options are read and checked here. `conversion` does the work. It is imported when there is
+some, because that takes most of the time of a small model.
+"""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import logging
-import re
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
-import onnx
-from onnxgraph import ModelWriter, find_inputs, write_with_data
-from simipu import CompileError, SimIpuError, register_library
+from simipu.errors import SimIpuError
 
-from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line, run
-from popef._tools.staging import Staging
-from poprt.calibration import read_calibration_data
-from poprt.cli.entry import read_compiler_fields, read_converter_arguments
-from poprt.cli.exec_command import time_runs
+from popef._tools.start import importing
+from poprt._names import QUANTISED_PRECISIONS
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding
 from poprt.cli.supervision import supervised
-from poprt.compile.compiler import Compiler, check_weights
-from poprt.compile.converter import Converter, MFConverter, Sharder
-from poprt.compile.executable import Executable
-from poprt.compile.prepared import cost_options
-from poprt.frontend import Frontend, get_frontend
-from poprt.frontend.extensions import load_extensions
-from poprt.options import CompilerOptions
-from poprt.passes import get_pass, get_registered_passes
-from poprt.passes.precision.comparison import LOG_NAME as COMPARE_LOG
-from poprt.passes.precision.comparison import layer_precision_compare
-from poprt.profiling.model_profile import describe_arithmetic, find_precision, make_profile
-from poprt.profiling.table import print_profile
-from poprt.quantizer import quantize
-from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG
-from poprt.quantizer.quantizer import PRECISIONS as QUANTISED
-from poprt.terminal import configure_logging, make_console
-from poprt.triton.model_folder import ModelFolder, NewVersion, note_executable, stage_executable
+from poprt.terminal import configure_logging
 
 _TF2ONNX = "tf2onnx"
 """Name of the real tool's sub-command, which comes last on the command line."""
-_DTYPES = {"float": "float32", "double": "float64"}
-"""NumPy's type names, as the real tool prints them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,18 +49,22 @@ def _begin(options: argparse.Namespace) -> int:
     configure_logging("poprt", options.logging_level)
     for each in (options, *options.fused):
         _refuse(each)
+    if not options.list_all_passes:
+        _check(options)
+    with importing():
+        from poprt.cli import conversion
+
     if options.list_all_passes:
-        _load_extensions(options)
-        for name in sorted(get_registered_passes()):
+        conversion.load_own_code(options)
+        for name in conversion.list_passes():
             print_line(name)
         return 0
-    _check(options)
     if options.manual_sharding_config is not None:
         options.sharding = read_sharding(options.manual_sharding_config)
-    options.made_compiler_options = _compiler_options(options)
+    options.made_compiler_options = conversion.read_compiler_options(options)
     for each in options.fused or [options]:
-        each.source = _source(each)
-    return supervised(_run)(options)
+        each.source = conversion.find_source(each)
+    return supervised(conversion.convert)(options)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -123,34 +102,12 @@ def _refuse(options: argparse.Namespace) -> None:
             raise UsageError(f"{each.long_name} is not supported: {each.refused}")
 
 
-def _source(options: argparse.Namespace) -> Frontend:
-    """Return the front end of the model.
-
-    The TensorFlow front end looks for its packages and the model immediately.
-    """
-    if options.framework != "tensorflow":
-        if options.tf2onnx is not None:
-            raise UsageError(
-                f"{_TF2ONNX} requires --framework tensorflow, found {options.framework!r}"
-            )
-        return get_frontend(options.input_model, options.framework)
-    converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
-    named = {name: value for name, value in vars(converting).items() if name != "parser"}
-    # A folder can only be a SavedModel, whether the option is given or not.
-    named["saved_model"] |= options.input_model.is_dir()
-    return get_frontend(
-        options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named
-    )
-
-
 def _check_calibration(options: argparse.Namespace) -> None:
     """Raise UsageError for 8-bit options with other precisions, or calibration without data."""
-    asked = options.calibration_with_data, options.precision_compare
-    for name, given in zip(("calibration_with_data", "precision_compare"), asked, strict=True):
-        if given and options.precision not in QUANTISED:
-            raise UsageError(
-                f"--{name} requires --precision {' or '.join(QUANTISED)}, found {options.precision}"
-            )
+    for name in ("calibration_with_data", "precision_compare"):
+        if getattr(options, name) and options.precision not in QUANTISED_PRECISIONS:
+            expected = " or ".join(QUANTISED_PRECISIONS)
+            raise UsageError(f"--{name} requires --precision {expected}, found {options.precision}")
     if options.calibration_with_data and options.data_preprocess is None:
         raise UsageError(
             "--calibration_with_data requires --data_preprocess, samples of the model's inputs"
@@ -159,225 +116,6 @@ def _check_calibration(options: argparse.Namespace) -> None:
         raise UsageError(
             "--num_of_layers_keep_fp16 requires --calibration_with_data, which computes the losses"
         )
-
-
-def _quantise(
-    converted: onnx.ModelProto, whole: onnx.ModelProto | None, options: argparse.Namespace
-) -> onnx.ModelProto:
-    """Return the converted model after quantization and comparison, as far as the options request
-    them.
-
-    Quantization finds the formats and scales. The comparison is with the model in float.
-    """
-    if options.calibration_with_data:
-        converted = quantize(
-            converted,
-            options.input_model,
-            options.output_dir,
-            options.data_preprocess,
-            options.precision,
-            options.calibration_loss_type,
-            options.num_of_layers_keep_fp16,
-        )
-        print_line(f"wrote {options.output_dir / QUANTIZE_LOG}")
-    if options.precision_compare and whole is not None:
-        layer_precision_compare(whole, converted, options.data_preprocess, options.output_dir)
-        print_line(f"wrote {options.output_dir / COMPARE_LOG}")
-    return converted
-
-
-def _load_extensions(options: argparse.Namespace) -> None:
-    for name in ("custom_pass_config", "custom_shape_inference"):
-        load_extensions(f"--{name}", split_names(getattr(options, name)))
-    for library in options.custom_ort_library:
-        register_library(library)
-
-
-def _run(options: argparse.Namespace) -> int:
-    _load_extensions(options)
-    if options.show:
-        for each in options.fused or [options]:
-            _show(each.source.open_model())
-        return 0
-    if options.only_manual_sharding:
-        _write_model(_shard(options.source.open_model(), options), options)
-        return 0
-    model_dir = options.triton_model_dir
-    kind = NewVersion if options.new_version else ModelFolder
-    settings = {name: getattr(options, name) for name in ("overwrite_config", "queue_timeout_ms")}
-    with kind(model_dir, **settings) if model_dir else nullcontext() as folder:
-        _convert(options, options.made_compiler_options, folder)
-    return 0
-
-
-def _convert(
-    options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
-) -> None:
-    compiling = options.export_popef or options.run_model or folder is not None
-    given = options.fused or [options]
-    found = [_convert_model(each, compiler_options, compiling) for each in given]
-    converted, whole = found[0]
-    if options.fused:
-        converted, whole = _fuse(found)
-    compiled = _compile(converted, whole, options, compiler_options) if compiling else None
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    if options.output_model or not compiling:
-        _write_model(converted, options)
-    if compiled is not None:
-        precision = find_precision(found[0][0], options.precision)
-        arithmetic = describe_arithmetic(precision, compiler_options.partials_type)
-        _write(compiled, arithmetic, options, folder)
-    for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
-        how = compiler_options.target(), cost_options(compiler_options)
-        profile = make_profile(each.input_model.stem, each.precision, model, *how)
-        print_profile(profile, make_console())
-
-
-def _convert_model(
-    options: argparse.Namespace, compiler_options: CompilerOptions, compiling: bool
-) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-    """Return the converted model, and the model before its precision was converted.
-
-    The second is None if the precision was not converted.
-    """
-    model = options.source.open_model()
-    if options.show_io_stat:
-        get_pass("model_io_info_stat")(model)
-    if compiling and not options.remove_outputs:
-        allowed = compiler_options.allow_out_of_memory
-        target = compiler_options.target()
-        check_weights(model.graph, target, options.precision, allow_out_of_memory=allowed)
-    beside = compiling or options.precision_compare
-    converter = Converter(**read_converter_arguments(OPTIONS.values(), options))
-    converted, whole = converter.convert_beside_float(model, beside=beside)
-    converted = _quantise(converted, whole, options)
-    return _shard(converted, options) if options.manual_sharding_config else converted, whole
-
-
-def _fuse(
-    found: Sequence[tuple[onnx.ModelProto, onnx.ModelProto | None]],
-) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-    fused = MFConverter().convert([converted for converted, _ in found])
-    if all(whole is None for _, whole in found):
-        return fused, None
-    return fused, MFConverter().convert([whole or converted for converted, whole in found])
-
-
-def _shard(model: onnx.ModelProto, options: argparse.Namespace) -> onnx.ModelProto:
-    return Sharder(*options.sharding).run(model)
-
-
-def _write_model(model: onnx.ModelProto, options: argparse.Namespace) -> None:
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    default = "model_fusion.onnx" if options.fused else f"{options.input_model.name}.optimized.onnx"
-    path = options.output_dir / (options.output_model or default)
-    _save(model, path)
-    print_line(f"wrote {path}")
-
-
-def _save(model: onnx.ModelProto, path: Path) -> None:
-    """Write the model to `path`.
-
-    If the model is larger than protobuf allows, its weights are written to a second file next to
-    it. Each weight is loaded only when it is written.
-    """
-    writer = ModelWriter(model)
-    with Staging() as staging:
-        if writer.size <= onnx.checker.MAXIMUM_PROTOBUF:
-            writer.write(staging.open(path))
-            return
-        data = path.with_name(f"{path.name}.data")
-        beside = staging.open(data)  # it must exist before the file that refers to it
-        write_with_data(model, staging.open(path), beside, data.name)
-
-
-def _compile(
-    converted: onnx.ModelProto,
-    whole: onnx.ModelProto | None,
-    options: argparse.Namespace,
-    compiler_options: CompilerOptions,
-) -> Executable:
-    return Compiler.compile(
-        converted,
-        None,
-        compiler_options,
-        batch_axis=options.batch_axis or 0,
-        float_model=whole,
-        calibration_data=read_calibration_data(options.data_preprocess)
-        if options.data_preprocess
-        else None,
-    )
-
-
-def _write(
-    compiled: Executable, arithmetic: str, options: argparse.Namespace, folder: ModelFolder | None
-) -> None:
-    lines = []
-    output_dir = options.output_dir
-    if options.export_popef:
-        with Staging() as staging:
-            stage_executable(staging, compiled, output_dir)
-        note_executable(compiled, output_dir)
-        lines += [
-            f"wrote {output_dir / name}"
-            for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
-        ]
-    if folder is not None:
-        lines += folder.write(compiled)
-    target = compiled.executable.target
-    microseconds = target.seconds(compiled.cycles) * 1e6
-    subject = f"{target.title}, {arithmetic}"
-    lines.append(
-        f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
-    )
-    if compiled.findings.comparison is not None:
-        lines.append(compiled.findings.comparison.describe())
-    if compiled.rows.dependence and not options.fused:
-        lines.append(
-            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
-            "The whole compiled batch is always computed, for one request at a time; with "
-            "--batch_size 1 requests can have any number of rows"
-        )
-    if options.run_model:
-        lines += [*time_runs(compiled), "(on this machine's CPU; the chip is modelled above)"]
-    if folder is not None:
-        lines += folder.describe_use()
-    for line in lines:
-        print_line(line)
-
-
-def _show(model: onnx.ModelProto) -> None:
-    for kind, values in (("Input", find_inputs(model.graph)), ("Output", model.graph.output)):
-        for value in values:
-            tensor = value.type.tensor_type
-            dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-            sizes = ", ".join(str(dim.dim_value) for dim in tensor.shape.dim)
-            print_line(
-                f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]"
-            )
-
-
-def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
-    values: dict[str, Any] = {**_popart_options(options), **dict(options.compiler_options)}
-    for name, value in read_compiler_fields(OPTIONS.values(), options).items():
-        values.setdefault(name, value)
-    try:
-        return CompilerOptions.from_dict(values)
-    except CompileError as error:
-        raise UsageError(str(error)) from error
-
-
-def _popart_options(options: argparse.Namespace) -> dict[str, str]:
-    """Return the PopART SessionOptions that CompilerOptions also has; warn of the others."""
-    known = {entry.name for entry in dataclasses.fields(CompilerOptions)}
-    found = {}
-    for name, value in options.popart_options:
-        snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-        if snake in known:
-            found[snake] = value
-        else:
-            logging.getLogger("poprt").warning("--popart_options %s has no effect", name)
-    return found
 
 
 if __name__ == "__main__":  # older scripts call `python -m poprt.cli.command`

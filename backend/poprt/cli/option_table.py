@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from simipu.target import known_chips
 
 from popef._tools.arguments import proportion
+from poprt._names import IO_PRECISIONS, PRECISIONS
 from poprt.cli.entry import (
     COUNT,
     FILE,
@@ -36,7 +37,6 @@ from poprt.cli.entry import (
     read_shape,
 )
 from poprt.cli.supervision import LIMITS
-from poprt.options import IO_PRECISIONS, PRECISIONS
 
 CONVERTER, COMPILER, PROFILE, RECIPE, MODEL, ONCE, OURS = Use
 SETTINGS = Takes(Form.PAIRS, "KEY=VAL", read_option)

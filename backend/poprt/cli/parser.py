@@ -15,9 +15,9 @@ from simipu.version import describe_poprt
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape
+from poprt._names import MAX_MODELS
 from poprt.cli.entry import FLAG, Form, Option, Takes
 from poprt.cli.option_table import OPTIONS
-from poprt.compile.model_fusion import MAX_MODELS
 
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir "

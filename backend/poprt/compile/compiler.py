@@ -15,7 +15,6 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 from onnxgraph import find_inputs, has_data, iter_bodies, remember_inferences, used_names
-from rich.console import Console
 from simipu import CompileError, OutOfMemoryError, Target, read_static
 from simipu.numerics import QUARTERS
 from simipu.placement import place_nodes, read_places
@@ -222,6 +221,9 @@ def summarize_executable(
     Returns:
         The text of the report, one part for each model of a fused one.
     """
+    # Imported here: most compilations print no report.
+    from rich.console import Console
+
     report = io.StringIO()
     console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
     for profile in profile_executable(compiled, options, name, placed):

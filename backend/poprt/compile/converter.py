@@ -21,7 +21,6 @@ from poprt.compile.model_fusion import MFConverter
 from poprt.options import ConverterOptions, Names
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.lowering.placed import Sharder
-from poprt.quantizer.quantizer import Notes
 from poprt.terminal import show_progress
 
 __all__ = ["Converter", "MFConverter", "Sharder"]
@@ -191,6 +190,9 @@ class Converter:
             whole = _end(deepcopy(converted)) if narrows else None
             made = _end(PassManager(after).run(converted, steps.tell))
         if self.options.quantize:
+            # Imported here: few models are quantized.
+            from poprt.quantizer.quantizer import Notes
+
             Notes.leave(made, self.options.fp8_params, self.options.fp8_skip_op_names)
         return made, whole
 

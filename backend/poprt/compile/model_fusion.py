@@ -38,6 +38,7 @@ from simipu.cost import Code, Estimate, IpuCost
 
 import popef
 from popef._tools.arrays import Array
+from poprt._names import MAX_MODELS
 from poprt.calibration import Findings
 from poprt.compile.executable import Executable
 from poprt.compile.prepared import Compilation, check_memory
@@ -46,8 +47,6 @@ from poprt.passes import get_pass
 from poprt.pipeline import Step
 from poprt.rewrite.explanations import describe_shape
 
-MAX_MODELS = 1024
-"""Maximum number of models in one executable; no chip's memory holds the code of so many."""
 _MARK = "poprt.model_fusion"
 _NUMBER = re.compile("[0-9]{1,5}")
 """Pattern of the value of the fused model's metadata entry, which is the number of models."""

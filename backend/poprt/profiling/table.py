@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from simipu.cost import Peak, count_elements, describe_spread
 
 from popef._tools.text import escape
@@ -14,6 +13,7 @@ from poprt.profiling.model_profile import Profile
 from poprt.terminal import cell
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 FOUR_DIGITS = 1000

@@ -29,6 +29,7 @@ from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, R
 
 from popef._tools.arrays import Array
 from popef._tools.dataclass import dataclass
+from poprt._names import QUANTISED_PRECISIONS
 from poprt.calibration.comparison import iter_chunks, iter_groups
 from poprt.calibration.reading import Data, iter_batches, read_samples
 from poprt.calibration.sides import Side
@@ -139,7 +140,6 @@ def iter_activations(
 LOG_NAME = "quantize.log"
 LOSS_TYPES = (*LOSSES, "gptq")
 """Names of the losses: mse, mae, snr, cos_dist, kld, and gptq, which adjusts weights."""
-PRECISIONS = ("fp8", "fp8_weight")
 _HESSIAN_BYTES = 1 << 30
 """Maximum number of bytes of the Hessians that are collected together; the samples are computed
 once for each group."""
@@ -239,9 +239,9 @@ class FP8Quantizer:
             raise CompileError(
                 f"quantize_loss_type: expected {', '.join(LOSS_TYPES)}, found {loss_type!r}"
             )
-        if precision not in PRECISIONS:
+        if precision not in QUANTISED_PRECISIONS:
             raise CompileError(
-                f"precision: expected {' or '.join(PRECISIONS)}, found {precision!r}"
+                f"precision: expected {' or '.join(QUANTISED_PRECISIONS)}, found {precision!r}"
             )
         if loss_type == "gptq" and precision != "fp8_weight":
             raise CompileError(

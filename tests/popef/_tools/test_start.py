@@ -25,7 +25,8 @@ def call(function: str, *words: str, before: str = "", **options) -> subprocess.
     module, _, name = function.partition(":")
     program = (
         f"import sys; from {module} import {name}; {before}\n"
-        f"status = {name}()\nprint(sorted(set(sys.modules) & {set(HEAVY)!r}))\nsys.exit(status)"
+        f"tell = lambda: print(sorted(set(sys.modules) & {set(HEAVY)!r}))\n"
+        f"try: status = {name}()\nfinally: tell()\nsys.exit(status)"
     )
     return subprocess.run(
         [sys.executable, "-c", program, *words],
@@ -71,3 +72,10 @@ def test_each_package_tells_its_version():
     )
     assert set(told.stdout.split()) == {__version__}
     assert (ROOT / "popef" / "VERSION").read_text().strip() == __version__
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--precision", "fp7"], []])
+def test_what_compiles_nothing_imports_no_compiler(words):
+    ended = call(COMMANDS["poprt"], *words)
+    imported = ended.stdout.splitlines()[-1]
+    assert imported == "['argparse']", ended.stderr

@@ -9,7 +9,7 @@ import pytest
 import shtab
 from poplar_triton import recipes
 from poprt import CompilerOptions, Converter, cli
-from poprt.cli import command
+from poprt.cli import conversion
 from poprt.cli.entry import FLAG, NODES, Form, Option, Use, read_converter_arguments
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, read_arguments
@@ -31,7 +31,7 @@ def added(monkeypatch, tmp_path):
         calls.append(arguments.pop(ENTRY.name, None))
         return Converter(**arguments)
 
-    monkeypatch.setattr(command, "Converter", convert)
+    monkeypatch.setattr(conversion, "Converter", convert)
     return calls
 
 
