@@ -35,7 +35,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
+	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
 # Besides the slow tests: all random examples, of which the fast tests try some. Files run in parallel, each in one
 # process, because the tests of a file share a server.

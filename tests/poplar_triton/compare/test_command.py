@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -71,8 +73,20 @@ def compare(run: Callable[..., tuple[int, str, str]]) -> Callable[..., dict]:
     return call
 
 
-def test_chips_are_modelled_beside_the_measured_cpu(compare):
-    found = compare(multiply())
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Return the systems by name of one run whose figures several tests look at."""
+    file, out = tmp_path_factory.mktemp("found") / "model.onnx", io.StringIO()
+    onnx.save(multiply(), file)
+    prices = ("--price", "c600=3.6", "--price", "cpu=1")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        cpu_only = ["CPUExecutionProvider"]
+        patch.setattr(onnxruntime, "get_available_providers", lambda: cpu_only)
+        assert main(["compare", str(file), *QUICK, *prices, "--json"]) == 0
+    return {system["name"]: system for system in json.loads(out.getvalue())["systems"]}
+
+
+def test_chips_are_modelled_beside_the_measured_cpu(found):
     assert list(found) == ["c600", "mk2", "bow", "4xmk2", "4xbow", "cpu", "gpu"]
     assert [each["figures"] for each in found.values()] == ["modelled"] * 5 + ["measured"] * 2
     assert [point["batch_size"] for point in found["cpu"]["points"]] == [1, 2]
@@ -93,15 +107,14 @@ def test_a_chip_has_the_figures_of_its_profile(compare, tmp_path, capsys):
         assert point[name] == profile[name]
 
 
-def test_a_measured_throughput_agrees_with_its_latencies(compare):
-    (one, _) = compare(multiply())["cpu"]["points"]
+def test_a_measured_throughput_agrees_with_its_latencies(found):
+    (one, _) = found["cpu"]["points"]
     spread = one["spread"]
     assert spread["calls"] >= 1
     assert spread["p10_seconds"] <= one["latency_seconds"] <= spread["p90_seconds"]
 
 
-def test_several_ipus_hold_a_copy_each_if_the_model_fits_on_one(compare):
-    found = compare(multiply(), "--systems", "bow,4xbow")
+def test_several_ipus_hold_a_copy_each_if_the_model_fits_on_one(found):
     assert found["4xbow"]["points"][0]["how"] == "a copy on each IPU"
     assert found["bow"]["points"][0]["how"] == ""
 
@@ -138,8 +151,7 @@ def test_several_inputs_of_other_types_are_made_up_within_their_tables(compare):
     assert len(cpu["points"]) == 2
 
 
-def test_energy_is_published_power_over_throughput_for_each_ipu(compare):
-    found = compare(multiply(), "--systems", "c600,4xmk2,bow")
+def test_energy_is_published_power_over_throughput_for_each_ipu(found):
     for name, count, chip in (("c600", 1, "ipu21"), ("4xmk2", 4, "ipu2"), ("bow", 1, "bow")):
         system, power = found[name], TARGETS[chip].power
         best = max(system["points"], key=lambda point: point["samples_per_second"])
@@ -154,15 +166,14 @@ def test_energy_is_published_power_over_throughput_for_each_ipu(compare):
         assert "published" in energy["how"]
 
 
-def test_the_cpu_has_measured_energy_or_says_why_not(compare):
-    energy = compare(multiply())["cpu"]["energy_per_sample_joules"]
+def test_the_cpu_has_measured_energy_or_says_why_not(found):
+    energy = found["cpu"]["energy_per_sample_joules"]
     assert energy["typical"] is not None or "RAPL" in energy["how"]
     assert energy["least"] is energy["most"] is None
 
 
-def test_a_gpu_that_onnx_runtime_cannot_use_is_skipped_with_the_reason(compare, monkeypatch):
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    gpu = compare(multiply())["gpu"]
+def test_a_gpu_that_onnx_runtime_cannot_use_is_skipped_with_the_reason(found):
+    gpu = found["gpu"]
     assert gpu["points"] == []
     assert "has no CUDAExecutionProvider" in gpu["reason"]
 
@@ -179,8 +190,7 @@ def test_a_provider_that_falls_back_to_the_cpu_is_not_called_a_gpu(compare, monk
     assert "could not start its CUDAExecutionProvider" in gpu["reason"]
 
 
-def test_the_cost_of_a_million_samples_is_price_over_throughput(compare):
-    found = compare(multiply(), "--price", "c600=3.6", "--price", "cpu=1")
+def test_the_cost_of_a_million_samples_is_price_over_throughput(found):
     system = found["c600"]
     rate = max(point["samples_per_second"] for point in system["points"])
     assert system["cost_per_million_samples"] == pytest.approx(3.6 / 3600 / rate * 1e6)
