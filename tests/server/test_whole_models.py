@@ -6,13 +6,13 @@ They are fused, sharded and pipelined, overlapped, or have a user's operator.
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from fault_clients import wait_until
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
@@ -159,17 +159,25 @@ def test_a_users_operator_is_served_without_the_users_code(whole):
 
 
 def test_each_request_to_a_fused_model_counts_the_cycles_of_its_own(whole):
-    def cycles():
-        return read_metric(whole.metrics_url, "poplar_ipu_cycles_total", model="fused", version="1")
+    def read(name):
+        return read_metric(whole.metrics_url, f"poplar_{name}", model="fused", version="1")
+
+    def is_published():
+        """Return whether all requests are, in the metrics that are published after the cycles too."""
+        with httpclient.InferenceServerClient(whole.http_url) as client:
+            counts = client.get_inference_statistics("fused")["model_stats"][0]["inference_stats"]
+        answered = counts["success"]["count"] + counts["fail"]["count"]
+        counted = read("request_seconds_count") + read("errors_total")
+        return answered == read("requests_total") == counted
 
     taken = []
     pair = {"graph1/a": np.ones(3, np.float16), "graph1/b": np.ones(3, np.float16)}
     for inputs in ({"graph0/x": X}, pair):
-        time.sleep(1.5)  # housekeeping publishes each second
-        before = cycles()
+        wait_until(is_published, "the requests of other tests are counted")
+        before = read("ipu_cycles_total")
         ask(whole, "fused", inputs)
-        time.sleep(1.5)
-        taken.append(cycles() - before)
+        wait_until(is_published, "the request is counted")
+        taken.append(read("ipu_cycles_total") - before)
     assert taken[0] > taken[1] > 0
 
 
