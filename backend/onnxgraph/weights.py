@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -62,6 +64,8 @@ contains NUL."""
 _numbers = count()
 _maps: WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = WeakValueDictionary()
 """Files that are mapped now."""
+_RELEASE_SECONDS = 0.05
+"""Interval at which pages are let go of. On a core that multiplies them, 100 MB are read in it."""
 _made: WeakValueDictionary[tuple[str | int, ...], Array] = WeakValueDictionary()
 """Changed values that are still in use, by their origin and their changes."""
 
@@ -190,6 +194,37 @@ def _map(location: str) -> Array:
     if mapped is None:
         mapped = _maps[key] = np.memmap(location, np.uint8, "r")
     return mapped
+
+
+@contextmanager
+def holding_few_pages() -> Iterator[None]:
+    """Within this context, let go of the pages of mapped files some times a second.
+
+    Otherwise a model of gigabytes stays in the memory of a process that has read it once. A page
+    that is read again comes from the system's cache of the file.
+    """
+    ended = threading.Event()
+
+    def release_repeatedly() -> None:
+        while not ended.wait(_RELEASE_SECONDS):
+            release_pages()
+
+    thread = threading.Thread(target=release_repeatedly, name="pages of weights", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def release_pages() -> None:
+    """Let go of the pages of all mapped files."""
+    for reference in _maps.valuerefs():
+        if (mapped := reference()) is not None:
+            mapping = mapped.base
+            assert isinstance(mapping, mmap.mmap)
+            mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_codes(tensor: TensorProto) -> Array:

@@ -27,6 +27,7 @@ from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.parameters import BackendState
 
 from popef._tools.arrays import Array
+from popef._tools.start import importing
 from popef._tools.text import escape
 from popef._tools.version import __version__
 
@@ -103,10 +104,11 @@ class TritonPythonModel:
         did not load."""
         # Imported here: the process that completes configurations must not load ONNX Runtime, and
         # needs no asyncio, which the stub would otherwise import in the first request, in 20 ms.
-        import asyncio  # noqa: F401
+        with importing():
+            import asyncio  # noqa: F401
 
-        from triton_poplar.instance_state import ModelInstanceState
-        from triton_poplar.request import Request
+            from triton_poplar.instance_state import ModelInstanceState
+            from triton_poplar.request import Request
 
         self._make_request = Request
         version_folder = Path(args["model_repository"], args["model_version"])

@@ -1,6 +1,10 @@
 """Tests of weights that stay in their file: they are mapped, changed when they are read, and never
 lead to another file."""
 
+import re
+import time
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +13,7 @@ from onnxgraph import weights
 from onnxgraph.weights import (
     change_values,
     has_data,
+    holding_few_pages,
     inline,
     is_outlined,
     outline,
@@ -190,3 +195,23 @@ def test_large_weights_are_lent():
         for size, each in zip(sizes, lent.graph.initializer, strict=True):
             np.testing.assert_array_equal(weights.read_array(each), np.arange(size))
     assert model.SerializeToString() == before
+
+
+def count_resident_bytes(file):
+    """Return how many bytes of the file this process has in memory, as Linux counts them."""
+    smaps = Path("/proc/self/smaps").read_text()
+    found = re.findall(rf"{re.escape(str(file))}\n(?:.*\n)*?Rss: +([0-9]+) kB", smaps)
+    return 1024 * sum(map(int, found))
+
+
+def test_pages_of_a_file_that_was_read_are_let_go_of_and_read_again(stored, tmp_path):
+    written = np.arange(1 << 20, dtype=np.float32)
+    values = read_array(stored(written))
+    assert float(values.sum()) == float(written.sum())
+    assert count_resident_bytes(tmp_path / "data") > written.nbytes // 2
+    with holding_few_pages():
+        end = time.monotonic() + 30
+        while count_resident_bytes(tmp_path / "data") and time.monotonic() < end:
+            time.sleep(0.01)
+    assert count_resident_bytes(tmp_path / "data") == 0
+    np.testing.assert_array_equal(values, written)

@@ -389,10 +389,12 @@ def test_a_compiled_graph_that_is_damaged_or_too_large_is_made_again(
 SCRIPT = """
 import pickle, sys
 from pathlib import Path
+from model_runtime import Session
 from simipu import open_graph
 given, feeds = pickle.loads(Path(sys.argv[1]).read_bytes())
 (answer,) = open_graph(*given).run(["y"], feeds)
 print(answer.sum(), "onnx" in sys.modules, "simipu.operators.table" in sys.modules)
+print({"argparse", "poprt", "rich", "model_runtime.runner", "tempfile"} & set(sys.modules) or "none")
 """
 
 
@@ -412,7 +414,7 @@ def test_two_processes_may_load_at_once_and_the_next_one_imports_no_onnx(tmp_pat
     assert told[0] == told[1]
     assert len(list(folder.iterdir())) == 2
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout == told[0].replace("True", "False")
+    assert found.stdout.splitlines() == [told[0].splitlines()[0].replace("True", "False"), "none"]
     assert "True" in told[0]
 
 
@@ -421,4 +423,4 @@ def test_a_later_load_on_openvino_imports_no_onnx(tmp_path, on_openvino):
     total = load(options=on_openvino).sum()
     command = write_load(tmp_path, on_openvino)
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == [str(total), "False", "False"]
+    assert found.stdout.split()[:3] == [str(total), "False", "False"]

@@ -190,8 +190,8 @@ MAX_TENSORS = 500
 """Maximum number of tensors that are compared at once: the time that ONNX Runtime takes for each
 output grows with their number."""
 MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 15.0, 8.0
-_CHUNK_BYTES = 128 << 20
-_MAX_CHUNKS = 6
+_CHUNK_BYTES = 256 << 20
+_MAX_CHUNKS = 3
 """Maximum number of chunks of tensors; each takes two runs of the whole graph."""
 _VANISHING = 2.0**-25
 """Largest value that rounds to 0 in half: half of the smallest half, a tie that goes to even."""
@@ -265,9 +265,10 @@ def _mend(
     With these types in float the outputs agree.
     """
 
-    def compare(types: frozenset[str]) -> Comparison:
-        half = renarrow(types)
-        (ours,), (theirs,) = half.run([feeds]), whole.run([feeds])
+    (theirs,) = whole.run([feeds])
+
+    def compare(half: Side) -> Comparison:
+        (ours,) = half.run([feeds])
         names = [value.name for value in half.model.graph.output]
         comparer = Comparer(names, find_classes(half.model))
         comparer.add(ours, theirs)
@@ -281,10 +282,11 @@ def _mend(
             return None
         types = more
         try:
-            comparison = compare(types)
+            half = renarrow(types)
+            comparison = compare(half)
             if not comparison.is_bad:
-                return _prune(compare, types, comparison)
-            divergences = find_divergences(renarrow(types), whole, feeds)
+                return _prune(lambda fewer: compare(renarrow(fewer)), types, comparison)
+            divergences = find_divergences(half, whole, feeds)
         except (CompileError, LoadError, RunError):
             return None
     return None

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import field
 
 import numpy as np
 import onnx
@@ -44,6 +45,10 @@ class Side:
     model: onnx.ModelProto
     weights: Mapping[str, Array]
     numerics: Numerics | None
+    _lowered: dict[KernelUse, tuple[onnx.ModelProto, dict[str, Array]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The lowered model with its weights, which takes as long as a short run."""
 
     def run(
         self,
@@ -61,7 +66,7 @@ class Side:
         wanted: list[str] = []
 
         def make(kernels: KernelUse) -> Lowered:
-            lowered, values = lower_model(self.model, self.weights, self.numerics, kernels=kernels)
+            lowered, values = self._lower(kernels)
             change(lowered.graph)
             known = {value.name: value for value in lowered.graph.output}
             wanted[:] = known if names is None else names
@@ -92,6 +97,17 @@ class Side:
                 yield graph.run(wanted, self._cast(feeds))
                 if time.monotonic() - start > enough_seconds:
                     return
+
+    def _lower(self, kernels: KernelUse) -> tuple[onnx.ModelProto, dict[str, Array]]:
+        """Return a copy of the lowered model, and its weights."""
+        if kernels not in self._lowered:
+            self._lowered[kernels] = lower_model(
+                self.model, self.weights, self.numerics, kernels=kernels
+            )
+        lowered, values = self._lowered[kernels]
+        copy = onnx.ModelProto()
+        copy.CopyFrom(lowered)
+        return copy, values
 
     def _limit_seconds(self) -> float:
         """Return the time limit of one batch, which grows with the work of the model."""

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_inputs, has_data, iter_bodies, remember_inferences, used_names
+from onnxgraph import (
+    find_inputs,
+    has_data,
+    holding_few_pages,
+    iter_bodies,
+    remember_inferences,
+    used_names,
+)
 from simipu import CompileError, OutOfMemoryError, Target, read_static
 from simipu.numerics import QUARTERS
 from simipu.placement import place_nodes, read_places
@@ -110,7 +117,11 @@ class Compiler:
             return found
         parts = split_models(light)
         check_fusion(parts, outputs, options)
-        with remember_inferences(), _progress(options, max(1, len(parts))) as on_step:
+        with (
+            holding_few_pages(),
+            remember_inferences(),
+            _progress(options, max(1, len(parts))) as on_step,
+        ):
             kept = pipeline.PreparationOptions(outputs, options.only_ipu_operators)
             passes = pipeline.preparation(kept)
             parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]

@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 import onnx
-from onnxgraph import inline, is_lent, lend_weights, remember_inferences
+from onnxgraph import holding_few_pages, inline, is_lent, lend_weights, remember_inferences
 from simipu import CompileError
 
 from popef._tools.dataclass import dataclass
@@ -181,6 +181,7 @@ class Converter:
         hidden = self.disable_progress_bar
         with (
             show_progress("PopRT conversion", len(pipeline.STEPS), disabled=hidden) as show,
+            holding_few_pages(),
             remember_inferences(),
             _begin(model, passes) as own,
         ):

@@ -475,3 +475,20 @@ def test_a_model_that_draws_is_not_compared_with_another_draw(operator, caplog):
     compiled, text = compile_half(simple(steps, {"w": np.eye(8, dtype=np.float32)}), caplog)
     assert not text
     assert (compiled.findings.comparison is None) == (operator == "RandomNormalLike")
+
+
+def test_a_side_is_lowered_once_and_a_change_of_one_run_is_gone_in_the_next(monkeypatch):
+    lowered, lower = [], sides.lower_model
+    monkeypatch.setattr(
+        sides, "lower_model", lambda *given, **named: lowered.append(1) or lower(*given, **named)
+    )
+    side = sides.Side(simple([node("Neg", "x", "n"), node("Relu", "n", "y")], {}), {}, None)
+    feeds = {"x": -np.ones((1, 8), np.float32)}
+
+    def watch(graph):
+        graph.output.append(helper.make_tensor_value_info("n", F, [1, 8]))
+
+    assert [len(values) for values in side.run([feeds], change=watch)] == [2]
+    ((found,),) = side.run([feeds])
+    np.testing.assert_array_equal(found, np.ones((1, 8)))
+    assert len(lowered) == 1
