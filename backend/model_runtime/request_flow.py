@@ -119,7 +119,10 @@ def take_next_run(
 
 
 def compute_joined(
-    session: Session, requests: Sequence[Request], ready_ns: int | None = None
+    session: Session,
+    requests: Sequence[Request],
+    ready_ns: int | None = None,
+    out: Rows | None = None,
 ) -> Iterable[Outcome]:
     """Run requests with their rows joined into as few runs as possible.
 
@@ -127,6 +130,7 @@ def compute_joined(
         session: the session that runs them.
         requests: the requests, at least one.
         ready_ns: see Session.run.
+        out: see Session.run; for a single request only.
 
     Returns:
         The outcome of each request. Every error is the outcome of a request.
@@ -135,7 +139,7 @@ def compute_joined(
         return [_compute_one(session, request, ready_ns) for request in requests]
     try:
         if len(requests) == 1:
-            return (session.run(requests[0].inputs, ready_ns),)
+            return (session.run(requests[0].inputs, ready_ns, out),)
         outputs = session.run(_join_rows(requests), ready_ns)
     except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
         return compute_after_failure(session, requests, error)

@@ -318,7 +318,12 @@ class Session(CompiledModel):
             return 0
         return rows
 
-    def run(self, inputs: Mapping[str, Array], ready_ns: int | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        inputs: Mapping[str, Array],
+        ready_ns: int | None = None,
+        out: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
         """Run the main programs on the caller's rows, without handlers and queues, as often as
         needed (our addition).
 
@@ -328,6 +333,8 @@ class Session(CompiledModel):
             inputs: an array of shape (rows, *row shape) for each user input anchor.
             ready_ns: time since which a paced device could have had the rows, on the clock of
                 time.perf_counter_ns; None means now.
+            out: memory for the outputs, of the shapes and dtypes of the result, which may be used:
+                then the result has these arrays.
 
         Returns:
             An array of shape (rows, *row shape) for each user output anchor.
@@ -352,7 +359,7 @@ class Session(CompiledModel):
         work: Work = []
         for index, taken, names in self.plan:
             work.append((index, list(map(find, taken)), names))
-        return self._run(work, rows, ready_ns)
+        return self._run(work, rows, ready_ns, out=out)
 
     def check_rows(self, rows: int) -> None:
         """Check that a request may have so many rows (our addition).
@@ -407,7 +414,12 @@ class Session(CompiledModel):
             engine.cancel()
 
     def _run(
-        self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False
+        self,
+        work: Work,
+        rows: int,
+        ready_ns: int | None,
+        to_streams: bool = False,
+        out: Mapping[str, Array] | None = None,
     ) -> dict[str, Array]:
         """Run each main program once on its rows. This is the only place that counts a run or
         detects a lost device.
@@ -428,7 +440,8 @@ class Session(CompiledModel):
         start_ns, lateness_ns = time.perf_counter_ns(), 0
         try:
             for index, arrays, names in work:
-                results = engine.compute(index, arrays, ready_ns, to_streams)
+                memory = None if out is None else list(map(out.__getitem__, names))
+                results = engine.compute(index, arrays, ready_ns, to_streams, memory)
                 outputs.update(zip(names, results, strict=not to_streams))
                 if engine.lateness_ns > lateness_ns:
                     lateness_ns = engine.lateness_ns

@@ -13,8 +13,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
@@ -24,6 +25,7 @@ from popef._tools.memory import usable_memory_bytes
 from simipu import errors
 from simipu.accelerators import ChosenAccelerator
 from simipu.arenas import ARENAS
+from simipu.bound_memory import BoundMemory
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.libraries import OperatorLibrary, registered_libraries
 from simipu.numerics.options import KernelUse
@@ -203,17 +205,38 @@ class OrtGraph:
         self.kernels = find_kernels().instructions
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
         self._run_options = onnxruntime.RunOptions()
+        self._last: tuple[onnxruntime.RunOptions, int] | None = None
+        """Options of the last run, with the number of the watchdog's looks at its start."""
         self._cancelled = False
+        self._memory = BoundMemory(self._session)
+        self._on_cpu = tuple(providers) == (CPU_PROVIDER,)
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute the outputs called `names`, with ONNX Runtime's values and rounding."""
-        # Each run has its own options: a termination that comes too late must not end the next run.
-        options = self._run_options = onnxruntime.RunOptions()
+    def can_fill(self, names: Sequence[str], dtypes: Sequence[np.dtype[Any]]) -> bool:
+        """Return whether `run` can write the outputs called `names` to memory of these types."""
+        return self._on_cpu and self._memory.has_types(names, dtypes)
+
+    def run(
+        self,
+        names: Sequence[str],
+        feeds: Mapping[str, Array],
+        out: Sequence[Array] | None = None,
+    ) -> list[Array]:
+        """Compute the outputs called `names`, with ONNX Runtime's values and rounding. `out` is
+        memory for them, which is then the result; it must be contiguous (see `can_fill`)."""
+        # The options of the last run are used again unless the watchdog has looked meanwhile: a
+        # termination that comes too late must not end the next run.
+        last, self._last = self._last, None
+        looks = WATCHDOG.num_looks
+        options = last[0] if last and last[1] == looks else onnxruntime.RunOptions()
+        self._run_options = options
         WATCHDOG.begin(options, self._limit_seconds)
         try:
             if self._cancelled:
                 self._check_cancelled()
-            results: list[Array] = self._run(names, feeds, options)
+            if out is None:
+                results: list[Array] = self._run(names, feeds, options)
+            else:
+                results = self._memory.run(names, feeds, out, options)
         except ORT_ERRORS as error:
             self._check_cancelled()
             if options.terminate:
@@ -223,6 +246,7 @@ class OrtGraph:
             raise errors.RunError(str(error)) from error
         finally:
             WATCHDOG.end(options)
+        self._last = options, looks
         return results
 
     def cancel(self) -> None:

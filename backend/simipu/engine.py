@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from popef._tools.arrays import Array
 from popef._tools.dataclass import dataclass
 from simipu.accelerators import join_names
 from simipu.clock import DeviceClock
-from simipu.computed import ComputedGraph, GraphOptions
+from simipu.computed import ComputedGraph, GraphOptions, OrtGraph
 from simipu.errors import RunError
 from simipu.executable import Device, Program, ProgramKind, SimulatedExecutable
 from simipu.forks import FORKS, keep_forever
@@ -181,6 +182,7 @@ class Engine:
         values: Sequence[Array],
         ready_ns: int | None = None,
         to_streams: bool = False,
+        out: Sequence[Array] | None = None,
     ) -> list[Array]:
         """Run MAIN program `index` once on rows of the caller.
 
@@ -188,14 +190,14 @@ class Engine:
         shape). It has at most a run's rows, which have been ready since `ready_ns` (None: now). The
         outputs are returned together, in the order of the output streams, so that there is only one
         wait for a paced device. With `to_streams` the result is empty; the outputs of each device
-        iteration are written to the output streams as soon as the device would have them. Raises
-        the errors of `run`.
+        iteration are written to the output streams as soon as the device would have them. `out` is
+        memory for the outputs that may be used: then it is the result. Raises the errors of `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
         rows = main.check(values)
         pieces: Iterable[list[Array]]
         if self._clock is None and rows <= (main.batch_size or 1):
-            results = main.compute(values, 0, rows)  # the usual case: nothing to join
+            results = main.compute(values, 0, rows, out)  # the usual case: nothing to join
             if not to_streams:
                 return results
             pieces = [results]
@@ -337,6 +339,15 @@ class _LoadedMain:
         ]
         self._moves_inputs = any(stream.batch_axis for stream in self.inputs)
         self._moves_outputs = any(stream.batch_axis for stream in self.outputs)
+        self._filled = graph if self._can_fill(graph) else None
+        """The graph if it can write its outputs to given memory."""
+
+    def _can_fill(self, graph: ComputedGraph) -> TypeGuard[OrtGraph]:
+        """Return whether the graph can write the rows of its outputs to given memory. Its outputs
+        must have the types of the streams, which is not certain of an unknown source."""
+        if not self.batch_size or self._moves_outputs or not isinstance(graph, OrtGraph):
+            return False
+        return graph.can_fill(self._output_names, [stream.dtype for stream in self.outputs])
 
     def _row_shape(self, stream: Stream) -> tuple[int, ...]:
         return stream.row_shape if self.batch_size else stream.shape
@@ -380,9 +391,15 @@ class _LoadedMain:
         asked = [self._timings[number] for number in self.find_branches(values)]
         return max(asked, key=lambda timing: timing.interval)
 
-    def compute(self, values: Sequence[Array], first: int, last: int) -> list[Array]:
+    def compute(
+        self,
+        values: Sequence[Array],
+        first: int,
+        last: int,
+        out: Sequence[Array] | None = None,
+    ) -> list[Array]:
         """Return the outputs of the rows from `first` to before `last`, at most a compiled batch,
-        rows first."""
+        rows first. They are in `out` if it is given and can be used."""
         rows = last - first
         if not self.batch_size:
             values = [np.asarray(value[first]) for value in values]
@@ -399,6 +416,10 @@ class _LoadedMain:
                 ]
         try:
             feeds = dict(zip(self._input_names, values, strict=True))
+            is_whole = self._row_independent or rows == self.batch_size
+            if out is not None and self._filled is not None and is_whole:
+                # ONNX Runtime has checked the shapes.
+                return self._filled.run(self._output_names, feeds, out)
             results = self.graph.run(self._output_names, feeds)
         except RunError as error:
             raise type(error)(f"program {self._name!r}: {error}") from error

@@ -55,6 +55,10 @@ class Watchdog:
     """Watches the runs of one process. `begin` and `end` cost a run under a microsecond. They wake
     no thread, except for the first run in each period as long as the limit."""
 
+    num_looks = 0
+    """Number of times that runs were checked. If it is the same after a run as it was before, the
+    run is not terminated later, and its `Ending` can be used again."""
+
     def __init__(self) -> None:
         self.reset()
 
@@ -67,6 +71,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()
         self._closed_by: int | None = None
+        self.num_looks += 1
 
     def begin(self, run: Ending, limit_seconds: float) -> None:
         """Register a run that starts now. `terminate` is set if the run has not ended after the
@@ -128,6 +133,7 @@ class Watchdog:
         """End every run, and wait until no thread is in one; then do the remaining errands and end
         the thread."""
         self._closed_by = threading.get_ident()
+        self.num_looks += 1
         while self._runs:
             for run in self._runs.copy():
                 run.terminate = True
@@ -160,6 +166,7 @@ class Watchdog:
     def _look(self) -> None:
         """End the runs whose time is up, and set the time of the next check."""
         self._next_look = math.inf
+        self.num_looks += 1
         now = time.monotonic()
         deadlines = self._runs.copy()
         for run, deadline in deadlines.items():

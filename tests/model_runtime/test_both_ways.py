@@ -124,13 +124,13 @@ def fail_on(session, errors):
     main = session._engine._mains[MAIN]
     compute = main.compute
 
-    def failing(values, first, last):
+    def failing(values, first, last, out=None):
         for value, error in errors.items():
             if (values[0][first:last] == value).any():
                 if isinstance(error, Exception):
                     raise error
                 error()
-        return compute(values, first, last)
+        return compute(values, first, last, out)
 
     main.compute = failing
 

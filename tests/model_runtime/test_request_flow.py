@@ -144,10 +144,10 @@ def fail_on(pipeline, error, value):
     main = pipeline.session._engine._mains[5]
     compute = main.compute
 
-    def failing(values, first, last):
+    def failing(values, first, last, out=None):
         if (values[0][first:last] == value).any():
             raise error
-        return compute(values, first, last)
+        return compute(values, first, last, out)
 
     main.compute = failing
 
