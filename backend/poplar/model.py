@@ -15,6 +15,7 @@ import platform
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -25,6 +26,7 @@ from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import log_to_stderr
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.parameters import BackendState
+from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
 from popef._tools.start import importing
@@ -119,6 +121,7 @@ class TritonPythonModel:
         )
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
+        self._tensors = TensorPool(self._state, _find_memory)
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_synchronous = self._state.parameters.synchronous_execution
@@ -152,10 +155,9 @@ class TritonPythonModel:
         try:
             taken = list(map(self._take, requests))
             waits = not self._is_synchronous and self._instance.is_worth_waiting(taken)
-            parts = [] if waits else self._instance.split(taken)
+            parts = [] if waits else self._instance.split(taken) if len(taken) > 1 else [taken]
             if len(parts) == 1:
-                self._instance.execute(taken)
-                return list(map(_respond, taken))
+                return self._compute(taken)
         except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
             return [_refuse(error) for _ in requests]
         # Once a sender exists, the server crashes if `execute` raises an error or returns anything
@@ -180,6 +182,15 @@ class TritonPythonModel:
         self._answers.put(None)
         for thread in self._threads:
             thread.join(10)
+        self._tensors.clear()
+
+    def _compute(self, requests: Sequence[Request]) -> list[pb_utils.InferenceResponse]:
+        """Return the responses of a call, in tensors of an earlier call where there are any."""
+        pool = self._tensors
+        kept = pool.take(requests)
+        out = kept[0].rows if kept[0] is not None and len(kept) == 1 else None
+        self._instance.execute(requests, out=out)
+        return list(map(_respond, requests, kept, repeat(pool)))
 
     def _compute_part(self, requests: Sequence[Request]) -> None:
         """Answer a part of a long call. An error that is raised here would crash the server."""
@@ -371,14 +382,36 @@ def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
 
 
-def _respond(request: Request) -> pb_utils.InferenceResponse:
+class _TensorMemory:
+    """Memory of a tensor, for numpy to write to; it keeps the tensor."""
+
+    def __init__(self, tensor: pb_utils.Tensor) -> None:
+        self._tensor = tensor
+        interface = np.from_dlpack(tensor).__array_interface__  # read-only
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def _find_memory(tensor: pb_utils.Tensor, array: Array) -> Array:
+    """Return the memory of a tensor that was made of an array with this dtype."""
+    return np.asarray(_TensorMemory(tensor)).view(array.dtype)
+
+
+def _respond(
+    request: Request, kept: ResponseTensors | None = None, pool: TensorPool | None = None
+) -> pb_utils.InferenceResponse:
+    """Return the response to a request, in kept tensors if given; new ones are kept in the pool."""
     try:
         outputs = request.outputs()
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
+    if kept is not None:
+        return pb_utils.InferenceResponse(kept.fill(outputs))
     make = pb_utils.Tensor if NUMPY_IS_OLD else _make_tensor
-    return pb_utils.InferenceResponse(list(map(make, outputs, outputs.values())))
+    tensors = list(map(make, outputs, outputs.values()))
+    if pool is not None:
+        pool.keep(request, tensors, outputs)
+    return pb_utils.InferenceResponse(tensors)
 
 
 def _answer(request: Request) -> pb_utils.InferenceResponse:

@@ -178,18 +178,23 @@ class ModelInstanceState:
         error that occurred instead."""
         self._request_flow.set_request_outputs(outputs, batch_size, callback, (request, callback))
 
-    def execute(self, requests: Sequence[Request], is_part: bool = False) -> None:
+    def execute(
+        self,
+        requests: Sequence[Request],
+        is_part: bool = False,
+        out: Mapping[str, Array] | None = None,
+    ) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
 
         Their rows are joined here without the queues, because no other call can add to them
         meanwhile. `is_part` means that they are a part of one call from Triton, as `split` makes
-        it.
+        it. `out` is memory by anchor that the outputs of a single request may be written to.
         """
         arrived_ns = time.perf_counter_ns()
         if self._sample is not None:
             self._judge_sample()
         waiting, watched = self._admit(requests, is_part)
-        self._run(waiting)
+        self._run(waiting, out)
         backlog = self._backlog
         if backlog is not None and (watched or backlog.is_draining):
             backlog.judge(watched, self._is_cancelled)
@@ -268,8 +273,8 @@ class ModelInstanceState:
     def _fills_run(self, requests: Sequence[Request]) -> bool:
         return sum(map(self._count_rows, requests)) >= self._capacity
 
-    def _run(self, requests: Sequence[Request]) -> None:
-        """Compute requests that have no error."""
+    def _run(self, requests: Sequence[Request], out: Mapping[str, Array] | None) -> None:
+        """Compute requests that have no error; `out` as for `execute`."""
         if not requests:
             return
         if self._delay_seconds:
@@ -277,7 +282,7 @@ class ModelInstanceState:
         started_ns = time.perf_counter_ns()
         for request in requests:
             request.started_ns = started_ns
-        outcomes = compute_joined(self.session, requests, started_ns)
+        outcomes = compute_joined(self.session, requests, started_ns, out)
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._fail(request, outcome)

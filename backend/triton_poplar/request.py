@@ -39,6 +39,7 @@ class Request:
         "inputs",
         "reply",
         "started_ns",
+        "wants_all",
     )
 
     def __init__(
@@ -60,6 +61,8 @@ class Request:
         self.batch_size = 0 if state.inputs else 1
         self.inputs: dict[str, Array] = {}
         self._wanted: Collection[str] = requested or state.outputs
+        self.wants_all = not requested or set(state.outputs) <= {*requested}
+        """Whether all outputs of the model are requested."""
         self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
         try:
@@ -166,6 +169,7 @@ class Request:
     def _want_of(self, outputs: Collection[str]) -> None:
         """Drop the outputs of other models than the one that has `outputs`."""
         self._wanted = [name for name in outputs if name in self._wanted]
+        self.wants_all = False
         if not self._wanted:
             raise RequestError(
                 "the request contains inputs of one model and asks for outputs of another; "

@@ -214,6 +214,15 @@ def test_many_clients_get_their_own_rows(grpc, model):
             np.testing.assert_array_equal(z, 2 * x)
 
 
+@pytest.mark.parametrize("model", ["linear", "several"])
+def test_a_lone_client_gets_the_answer_to_each_request(grpc, model):
+    random = np.random.default_rng(0)
+    for index in range(40):
+        x = random.standard_normal((1 + index % 3, 4), dtype=np.float32)
+        answer = infer(grpc, model, {"x": x}, module=grpcclient)
+        np.testing.assert_array_equal(answer["z"], 2 * x)
+
+
 def test_the_batcher_joins_requests(http, grpc):
     statistics = http.get_inference_statistics("linear")["model_stats"][0]
     assert statistics["inference_count"] > statistics["execution_count"]

@@ -1,0 +1,125 @@
+"""Response tensors that are used again, with the shared memory that they lie in.
+
+Triton's stub makes a tensor in tens of microseconds: it inspects the array, allocates shared memory
+and copies the array there. A tensor that was sent stays in shared memory. The next response with as
+many rows uses it again, and a request that runs alone is even computed there. This module does not
+depend on Triton.
+
+Only responses that `execute` returns may use such tensors. The stub calls `execute` again after the
+server has copied the responses of the last call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from popef._tools.arrays import Array
+from popef._tools.dataclass import dataclass
+from triton_poplar.model_state import ModelState
+
+if TYPE_CHECKING:  # Triton completes configurations in a process that must not load ONNX Runtime
+    from triton_poplar.request import Request
+
+MAX_KEPT_BYTES = 8 << 20
+"""Maximum size of the tensors that an instance keeps. Docker's default for the shared memory of all
+instances in a container is 64 MiB."""
+OVERHEAD_BYTES = 1 << 10
+"""Approximate memory of a kept tensor beside its elements."""
+
+FindMemory = Callable[[Any, Array], Array]
+"""Function that returns the memory of a tensor of Triton as an array that can be written to. It has
+the dtype of the given array, of which the tensor was made."""
+
+
+@dataclass(slots=True)
+class ResponseTensors:
+    """The tensors of a response with all outputs, and their memory by output."""
+
+    tensors: list[Any]
+    memory: dict[str, Array]
+    is_shared: bool = False
+    """Whether `memory` is shared memory, because the response was sent."""
+    rows: dict[str, Array] | None = None
+    """Shared memory by anchor, if it holds an output's rows as the session returns them."""
+
+    def fill(self, outputs: Mapping[str, Array]) -> list[Any]:
+        """Return the tensors with the values of `outputs`, which may be their own memory."""
+        for name, array in outputs.items():
+            memory = self.memory[name]
+            if array is not memory:
+                memory[...] = array
+        return self.tensors
+
+
+class TensorPool:
+    """The response tensors of one instance, for one thread."""
+
+    def __init__(self, state: ModelState, find_memory: FindMemory) -> None:
+        self._find_memory = find_memory
+        self._anchors = {name: tensor.anchor for name, tensor in state.outputs.items()}
+        self._holds_rows = not state.wraps_rows and not any(
+            tensor.batch_axis for tensor in state.outputs.values()
+        )
+        self._kept: dict[int, list[ResponseTensors]] = {}
+        """Tensors by the number of rows of their response."""
+        self._num_bytes = 0
+
+    def take(self, requests: Sequence[Request]) -> list[ResponseTensors | None]:
+        """Return tensors for the responses to the requests of a call, or None for responses that
+        have to be made of new ones. Tensors of the calls before it are free."""
+        taken: list[ResponseTensors | None] = []
+        num_used: dict[int, int] = {}
+        for request in requests:
+            rows, found = request.batch_size, None
+            number = num_used.get(rows, 0)
+            kept = self._kept.get(rows, ())
+            if request.wants_all and number < len(kept):
+                found = kept[number]
+                if not found.is_shared and not self._share(found):
+                    self.clear()
+                    return [None] * len(requests)
+                num_used[rows] = number + 1
+            taken.append(found)
+        return taken
+
+    def keep(self, request: Request, tensors: list[Any], outputs: Mapping[str, Array]) -> None:
+        """Keep the new tensors of a response for the calls after this one."""
+        if not request.wants_all:
+            return
+        num_bytes = sum(array.nbytes + OVERHEAD_BYTES for array in outputs.values())
+        if self._num_bytes + num_bytes > MAX_KEPT_BYTES:
+            self.clear()
+        if num_bytes > MAX_KEPT_BYTES or not all(array.size for array in outputs.values()):
+            return
+        self._num_bytes += num_bytes
+        memory = {
+            name: self._find_memory(tensor, array)
+            for tensor, (name, array) in zip(tensors, outputs.items(), strict=True)
+        }
+        self._kept.setdefault(request.batch_size, []).append(ResponseTensors(tensors, memory))
+
+    def clear(self) -> None:
+        """Release all tensors."""
+        self._kept.clear()
+        self._num_bytes = 0
+
+    def _share(self, found: ResponseTensors) -> bool:
+        """Find the shared memory of tensors that were sent. A tensor that was not sent, because its
+        response failed, still has its first memory, and Triton would move it later."""
+        before = found.memory
+        found.memory = {
+            name: self._find_memory(tensor, array)
+            for tensor, (name, array) in zip(found.tensors, before.items(), strict=True)
+        }
+        found.is_shared = all(
+            _address(array) != _address(before[name]) for name, array in found.memory.items()
+        )
+        if self._holds_rows:
+            found.rows = {self._anchors[name]: array for name, array in found.memory.items()}
+        return found.is_shared
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
