@@ -207,13 +207,15 @@ def _compare(
     renarrow: Renarrow | None,
 ) -> Comparison:
     comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
-    errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
+    theirs = list(whole.run(batches))
+    errors = [comparer.add(*pair) for pair in zip(ours, theirs, strict=False)]
     comparison = comparer.result(made_up=made_up)
     if comparison.is_bad:
         if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
-            reason = explain(half, whole, batches[int(np.argmax(errors))], renarrow)
+            worst = int(np.argmax(errors))
+            reason = explain(half, whole, batches[worst], theirs[worst], renarrow)
         _log.warning("%s. %s", comparison.describe(), reason)
     return comparison
 
