@@ -34,11 +34,11 @@ models: .venv/server
 
 test: test-fast test-server
 
+# Files run in parallel, each in one process, because the tests of a file share models.
 test-fast: .venv/dev
 	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
-# Besides the slow tests: all random examples, of which the fast tests try some. Files run in parallel, each in one
-# process, because the tests of a file share a server.
+# Besides the slow tests: all random examples, of which the fast tests try some. The tests of a file share a server, too.
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(server or slow or hypothesis) and not alone"
 	$(BIN)/python -m pytest -m alone

@@ -160,7 +160,10 @@ def test_it_heals_through_tls_with_http_off(start, certificate):
         kill_and_heal(server, ssl=True, root_certificates=str(certificate / "certificate"))
 
 
-def test_it_heals_through_restricted_apis(start):
+def test_it_heals_another_server_program_through_restricted_apis(start, tmp_path):
+    script = tmp_path / "tritonserver"
+    script.write_text(f'#!/bin/sh\n"{find_triton()}/bin/tritonserver" "$@"\n')
+    script.chmod(0o755)
     apis = "health,metadata,model-repository,model-config"
     triton = [
         "--model-control-mode=explicit",
@@ -168,9 +171,10 @@ def test_it_heals_through_restricted_apis(start):
         f"--http-restricted-api={apis}:admin=a secret=",
         f"--grpc-restricted-protocol={apis}:admin=another",
     ]
-    with start("--on-dead-stub", "reload", triton=triton) as server:
+    with start("--on-dead-stub", "reload", "--server", str(script), triton=triton) as server:
         assert server.ask(server.http_port, "GET", "/v2/health/ready")[0] == 403
         kill_and_heal(server)
+    assert not Path("/proc", str(server.pid)).exists()
 
 
 def test_a_model_that_was_unloaded_is_not_dead(start):
@@ -226,15 +230,6 @@ def test_while_it_drains_it_serves_and_nothing_holds_the_stop_for_ever(start):
                     assert call() is None
                     time.sleep(0.1)
             assert server.wait(STOP_SECONDS) == 0
-
-
-def test_the_server_may_be_another_one(start, tmp_path):
-    script = tmp_path / "tritonserver"
-    script.write_text(f'#!/bin/sh\n"{find_triton()}/bin/tritonserver" "$@"\n')
-    script.chmod(0o755)
-    with start("--on-dead-stub", "reload", "--server", str(script)) as server:
-        kill_and_heal(server)
-    assert Path("/proc", str(server.pid)).exists() is False
 
 
 def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path):
