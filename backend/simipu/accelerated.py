@@ -3,6 +3,7 @@ which graphs these can compute, and lowers them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,8 @@ from simipu.computed import (
     inline_weights,
 )
 from simipu.errors import AcceleratorError, RunError
+
+_log = logging.getLogger("simipu")
 
 
 def open_accelerated(lowered: Lowered, options: GraphOptions, label: str) -> ComputedGraph:
@@ -49,7 +52,12 @@ def export_accelerated(graph: ComputedGraph, lowered: Lowered, max_bytes: int) -
     from simipu.openvino_graph import OpenVinoGraph
 
     assert isinstance(inner, OpenVinoGraph)
-    return replace(lowered, model=b"", weights={}, compiled=inner.export())
+    try:
+        compiled = inner.export()
+    except (RuntimeError, MemoryError) as error:
+        _log.info("OpenVINO cannot export its compiled graph: %s", error)
+        return lowered
+    return replace(lowered, model=b"", weights={}, compiled=compiled)
 
 
 def _open_openvino(lowered: Lowered, options: GraphOptions, title: str) -> ComputedGraph:

@@ -135,22 +135,34 @@ def _open(opening: _Opening) -> ComputedGraph:
 def _open_on(engine: _Engine, opening: _Opening) -> ComputedGraph:
     kernels = engine.find_kernels(opening)
     entry = opening.find_entry(kernels, opening.options)
-    cached = entry.read() if entry is not None else None
-    lowered = cached or opening.lower(kernels, opening.options)
+    if entry is None:
+        return engine.open(opening.lower(kernels, opening.options), opening)
+    stored = _open_entry(entry, engine, opening)
+    if stored is not None:
+        return stored
+    lowered = opening.lower(kernels, opening.options)
     graph = engine.open(lowered, opening)
-    if entry is None or cached is not None:
-        return graph
     exported = engine.export(graph, lowered, entry.max_bytes)
     if exported is lowered:
         entry.write(lowered)
         return graph
     # The exported graph takes less memory: it stays in its file, which all processes share. Another
     # instance may have written it meanwhile.
-    stored = entry.read()
-    if stored is None:
+    if entry.read() is None:
         entry.write(exported)
-        stored = entry.read()
-    return graph if stored is None else engine.open(stored, opening)
+    return _open_entry(entry, engine, opening) or graph
+
+
+def _open_entry(entry: CacheEntry, engine: _Engine, opening: _Opening) -> ComputedGraph | None:
+    """Return the graph of the cache, or None if there is none that the engine can open."""
+    lowered = entry.read()
+    try:
+        return None if lowered is None else engine.open(lowered, opening)
+    except engine.refusal as error:
+        _log.warning(
+            "program %s is lowered again, not read from the cache: %s", opening.label, error
+        )
+    return None
 
 
 def open_graph(

@@ -13,6 +13,7 @@ import pytest
 from full_disk import full_disk
 from onnx import TensorProto, helper
 from simipu import (
+    AcceleratorError,
     GraphOptions,
     LoadError,
     Numerics,
@@ -394,8 +395,34 @@ from simipu import open_graph
 given, feeds = pickle.loads(Path(sys.argv[1]).read_bytes())
 (answer,) = open_graph(*given).run(["y"], feeds)
 print(answer.sum(), "onnx" in sys.modules, "simipu.operators.table" in sys.modules)
-print({"argparse", "poprt", "rich", "model_runtime.runner", "tempfile"} & set(sys.modules) or "none")
+others = {"argparse", "poprt", "rich", "model_runtime.runner", "tempfile"}
+print(sorted(others & set(sys.modules)) or "none")
 """
+
+
+def test_a_graph_that_openvino_cannot_export_or_import_is_compiled_by_every_load(
+    lowered, on_openvino, monkeypatch
+):
+    def refuse(*_):
+        raise AcceleratorError("of another kind")
+
+    expected = load(options=dataclasses.replace(on_openvino, caches=False))
+    with monkeypatch.context() as patch:
+        patch.setattr("simipu.openvino_graph._import", refuse)
+        for count in (2, 3):
+            np.testing.assert_array_equal(load(options=on_openvino), expected)
+            assert len(lowered) == count
+    np.testing.assert_array_equal(load(options=on_openvino), expected)
+    assert len(lowered) == 3
+
+    def fail(_):
+        raise RuntimeError("no memory")
+
+    other = dataclasses.replace(on_openvino, limit_seconds=7)
+    monkeypatch.setattr("simipu.openvino_graph.OpenVinoGraph.export", fail)
+    np.testing.assert_array_equal(load(options=other), expected)
+    np.testing.assert_array_equal(load(options=other), expected)
+    assert len(lowered) == 4
 
 
 def write_load(folder, options):
