@@ -1,9 +1,9 @@
 """Response tensors that are used again, with the shared memory that they lie in.
 
-Triton's stub makes a tensor in tens of microseconds: it inspects the array, allocates shared memory
-and copies the array there. A tensor that was sent stays in shared memory. The next response with as
-many rows uses it again, and a request that runs alone is even computed there. This module does not
-depend on Triton.
+To make and send a tensor, Triton's stub inspects the array, allocates shared memory and copies the
+array there. A tensor that was sent stays in shared memory. The next response with as many rows uses
+it again, and a request that runs alone is even computed there. This module does not depend on
+Triton.
 
 Only responses that `execute` returns may use such tensors. The stub calls `execute` again after the
 server has copied the responses of the last call.
