@@ -238,7 +238,9 @@ def explain(
 
     `outputs` are those of `whole`.
     """
+    start = time.monotonic()
     divergences = find_divergences(half, whole, feeds)
+    search_seconds = time.monotonic() - start
     if not divergences:
         return (
             "No single node causes it: errors add up; keep the model in fp32, or parts of it "
@@ -248,7 +250,7 @@ def explain(
     told = f"They first differ at {named}"
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
-    mended = _mend(whole, feeds, outputs, renarrow, divergences)
+    mended = _mend(whole, feeds, outputs, renarrow, divergences, search_seconds)
     if mended is None:
         return (
             f"{told}. No choice of operators kept in float was found that fixes it; keep the "
@@ -268,10 +270,12 @@ def _mend(
     outputs: Sequence[Array],
     renarrow: Renarrow,
     divergences: Sequence[Divergence],
+    search_seconds: float,
 ) -> tuple[frozenset[str], float] | None:
     """Return types of operators to keep in float, and the remaining error; None if there are none.
 
-    With these types in float the outputs agree.
+    With these types in float the outputs agree. `divergences` are those of the first round, and
+    took `search_seconds` to find: a search that would end too late is not begun.
     """
 
     def compare(half: Side) -> Comparison:
@@ -293,6 +297,8 @@ def _mend(
             comparison = compare(half)
             if not comparison.is_bad:
                 return _prune(lambda fewer: compare(renarrow(fewer)), types, comparison)
+            if time.monotonic() + search_seconds > end:
+                return None
             divergences = find_divergences(half, whole, feeds)
         except (CompileError, LoadError, RunError):
             return None
