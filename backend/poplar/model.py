@@ -121,7 +121,7 @@ class TritonPythonModel:
         )
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
-        self._tensors = TensorPool(self._state, _find_memory)
+        self._tensors = TensorPool(self._state, _make_tensor, _find_memory)
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_synchronous = self._state.parameters.synchronous_execution
@@ -407,11 +407,9 @@ def _respond(
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
     if kept is not None:
         return pb_utils.InferenceResponse(kept.fill(outputs))
-    make = pb_utils.Tensor if NUMPY_IS_OLD else _make_tensor
-    tensors = list(map(make, outputs, outputs.values()))
     if pool is not None:
-        pool.keep(request, tensors, outputs)
-    return pb_utils.InferenceResponse(tensors)
+        return pb_utils.InferenceResponse(pool.make(request, outputs))
+    return pb_utils.InferenceResponse(list(map(_make_tensor, outputs, outputs.values())))
 
 
 def _answer(request: Request) -> pb_utils.InferenceResponse:
@@ -423,6 +421,8 @@ def _answer(request: Request) -> pb_utils.InferenceResponse:
 
 
 def _make_tensor(name: str, array: Array) -> pb_utils.Tensor:
+    if NUMPY_IS_OLD:
+        return pb_utils.Tensor(name, array)
     return pb_utils.Tensor.from_dlpack(name, to_capsule(array))
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from popef._tools.arrays import Array
 from popef._tools.dataclass import dataclass
 from triton_poplar.model_state import ModelState
@@ -24,9 +26,11 @@ if TYPE_CHECKING:  # Triton completes configurations in a process that must not 
 MAX_KEPT_BYTES = 8 << 20
 """Maximum size of the tensors that an instance keeps. Docker's default for the shared memory of all
 instances in a container is 64 MiB."""
-OVERHEAD_BYTES = 1 << 10
+OVERHEAD_BYTES = 4 << 10
 """Approximate memory of a kept tensor beside its elements."""
 
+MakeTensor = Callable[[str, Array], Any]
+"""Function that makes a tensor of Triton of a name and an array."""
 FindMemory = Callable[[Any, Array], Array]
 """Function that returns the memory of a tensor of Triton as an array that can be written to. It has
 the dtype of the given array, of which the tensor was made."""
@@ -55,8 +59,8 @@ class ResponseTensors:
 class TensorPool:
     """The response tensors of one instance, for one thread."""
 
-    def __init__(self, state: ModelState, find_memory: FindMemory) -> None:
-        self._find_memory = find_memory
+    def __init__(self, state: ModelState, make: MakeTensor, find_memory: FindMemory) -> None:
+        self._make, self._find_memory = make, find_memory
         self._anchors = {name: tensor.anchor for name, tensor in state.outputs.items()}
         self._holds_rows = not state.wraps_rows and not any(
             tensor.batch_axis for tensor in state.outputs.values()
@@ -83,21 +87,28 @@ class TensorPool:
             taken.append(found)
         return taken
 
-    def keep(self, request: Request, tensors: list[Any], outputs: Mapping[str, Array]) -> None:
-        """Keep the new tensors of a response for the calls after this one."""
-        if not request.wants_all:
-            return
+    def make(self, request: Request, outputs: Mapping[str, Array]) -> list[Any]:
+        """Return new tensors for a response. Those of all outputs are kept for the calls after this
+        one, unless they are too large."""
         num_bytes = sum(array.nbytes + OVERHEAD_BYTES for array in outputs.values())
+        has_room = num_bytes <= MAX_KEPT_BYTES and all(array.size for array in outputs.values())
+        if not request.wants_all or not has_room:
+            return list(map(self._make, outputs, outputs.values()))
         if self._num_bytes + num_bytes > MAX_KEPT_BYTES:
             self.clear()
-        if num_bytes > MAX_KEPT_BYTES or not all(array.size for array in outputs.values()):
-            return
         self._num_bytes += num_bytes
+        # A view of joined rows would keep them all.
+        outputs = {
+            name: array.copy() if isinstance(array.base, np.ndarray) else array
+            for name, array in outputs.items()
+        }
+        tensors = list(map(self._make, outputs, outputs.values()))
         memory = {
             name: self._find_memory(tensor, array)
             for tensor, (name, array) in zip(tensors, outputs.items(), strict=True)
         }
         self._kept.setdefault(request.batch_size, []).append(ResponseTensors(tensors, memory))
+        return tensors
 
     def clear(self) -> None:
         """Release all tensors."""

@@ -35,7 +35,9 @@ def instance(linear, compile_popef, tmp_path):
 
 @pytest.fixture
 def pool(instance):
-    return TensorPool(instance.model_state, lambda tensor, _: tensor.memory)
+    return TensorPool(
+        instance.model_state, lambda _, array: PlayedTensor(array), lambda tensor, _: tensor.memory
+    )
 
 
 class Server:
@@ -57,11 +59,8 @@ class Server:
         return [[tensor.send() for tensor in each] for each in responses] if sends else None
 
     def _make(self, request):
-        outputs = request.outputs()
-        tensors = [PlayedTensor(array) for array in outputs.values()]
         self.num_new += 1
-        self.pool.keep(request, tensors, outputs)
-        return tensors
+        return self.pool.make(request, request.outputs())
 
 
 @pytest.fixture
@@ -120,3 +119,17 @@ def test_the_memory_of_kept_tensors_is_limited(server, monkeypatch):
         kept = [each for found in server.pool._kept.values() for each in found]
         assert sum(len(each.memory["z"]) for each in kept) <= 3
     assert server.num_new == 5
+
+
+def test_a_kept_tensor_does_not_keep_the_rows_of_its_neighbours(instance):
+    made = []
+
+    def make(_, array):
+        made.append(array)
+        return PlayedTensor(array)
+
+    pool = TensorPool(instance.model_state, make, lambda tensor, _: tensor.memory)
+    Server(instance, pool).answer([np.ones((rows, 4), np.float32) for rows in (1, 99)])
+    assert len(made) == 4
+    for array in made:
+        assert not isinstance(array.base, np.ndarray)
