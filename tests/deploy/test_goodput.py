@@ -13,12 +13,12 @@ from typing import NamedTuple
 import overload
 import pytest
 from deploy_files import ALERTS, find_one, render
-from fault_clients import wait_until
 from fleet.monitoring import Prometheus
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.servers import Server
 from fleet.tools import Tools
 from proxy_overload import CAPACITY, Counted, count_attempts, make_client, run_servers
+from waiting import wait_until
 
 DEADLINE_SECONDS, SETTLING_SECONDS, COUNTED_SECONDS = 3.0, 4.5, 2.5
 MIN_GOODPUT = 0.1

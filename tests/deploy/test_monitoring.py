@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from fault_clients import wait_until
 from fleet.cases import EXPLICIT
 from fleet.clients import Question, Traffic
 from fleet.models import MIXED, PLAIN
@@ -21,6 +20,7 @@ from fleet.proxies import HAProxy
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import Server, start_all
 from fleet.tools import Tools
+from waiting import wait_until
 
 ALERT = "PoplarStubDead"
 ASYNCHRONOUS = next(model for model in MIXED if not model.is_synchronous)

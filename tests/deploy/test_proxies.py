@@ -15,11 +15,11 @@ import pytest
 import trustme
 import yaml
 from deploy_files import DEPLOY
-from fault_clients import wait_until
 from fleet.processes import HOST, Program
 from fleet.proxies import set_admin_port
 from named_servers import METHOD, NAME, EchoServer, NameServer
 from ports import choose_ports
+from waiting import wait_until
 
 SECONDS = 60
 ADDRESSES = ["127.0.0.1", "127.0.0.2"]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from deploy_files import PROXY_METRICS
-from fault_clients import wait_until
 from fleet.clients import Way
 from fleet.processes import HOST
 from fleet.proxies import Envoy, HAProxy, Proxy
@@ -22,6 +21,7 @@ from fleet.tools import Tools
 from named_servers import EchoServer
 from ports import choose_ports
 from proxy_load import Forwarder, ask, ask_all, count_asked, count_statuses
+from waiting import wait_until
 
 AT_ONCE = 32
 """Requests in flight that a server accepts for each protocol, as in both files."""

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from model_runtime import (
 )
 from sample_models import loop_model, write_handmade
 from simipu import WATCHDOG, GraphOptions
+from waiting import held_by_another_thread
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 ANY_ROWS = ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000, num_threads=4)
@@ -31,25 +31,6 @@ ANY_ROWS = ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000, num_threads=4
 @pytest.fixture
 def file(linear, compile_popef):
     return str(compile_popef(linear))
-
-
-@contextmanager
-def held_by_another_thread(lock):
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def double(runner, rows=4):

@@ -3,7 +3,6 @@
 What a script drops before that ends before that.
 """
 
-import contextlib
 import gc
 import os
 import threading
@@ -27,6 +26,7 @@ from sample_models import loop_model, write_handmade
 from shutdown_scripts import SCRIPTS, find_faults, fork_scripts, run_scripts
 from simipu import RunCancelledError
 from simipu.watchdog import WATCHDOG
+from waiting import held_by_another_thread, wait_until
 
 
 @pytest.fixture
@@ -67,29 +67,14 @@ def count_children():
     return len(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
+def after_collection(holds):
+    """Return a function that collects garbage, which may hold a session, and then asks."""
+
+    def check():
         gc.collect()
-        time.sleep(0.01)
-    assert condition()
+        return holds()
 
-
-@contextlib.contextmanager
-def held_by_another_thread(lock):
-    held, enough = threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            enough.wait(10)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(10)
-    yield
-    enough.set()
-    holder.join()
+    return check
 
 
 def test_runners_that_are_dropped_leave_no_thread(linear_file):
@@ -106,7 +91,7 @@ def test_runners_that_are_dropped_leave_no_thread(linear_file):
         if index % 3 == 0:
             runner.itself = runner
     del runner
-    wait_until(lambda: threading.active_count() <= threads)
+    wait_until(after_collection(lambda: threading.active_count() <= threads), "the threads end")
 
 
 def test_a_dropped_runner_ends_its_run_and_gives_up_its_session(loop_file):
@@ -115,7 +100,7 @@ def test_a_dropped_runner_ends_its_run_and_gives_up_its_session(loop_file):
     runner.executeAsync({"turns": np.array(10**9, np.int64)})
     time.sleep(0.1)
     del runner
-    wait_until(lambda: session() is None)
+    wait_until(after_collection(lambda: session() is None), "the session goes")
 
 
 def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
@@ -125,7 +110,7 @@ def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
     gc.collect()
     session = weakref.ref(future._runner.session)
     assert future.wait(10)["z"].tolist() == [[2] * 4]
-    wait_until(lambda: session() is None)
+    wait_until(after_collection(lambda: session() is None), "the session goes")
 
 
 def test_dropping_a_runner_waits_for_nothing(loop_file):
@@ -148,7 +133,7 @@ def test_isolated_sessions_that_are_dropped_leave_no_process(linear_file):
         session.runLoadPrograms()
     assert count_children() > before
     del session
-    wait_until(lambda: count_children() == before)
+    wait_until(after_collection(lambda: count_children() == before), "the children end")
 
 
 def test_a_cancelled_run_of_a_child_is_over_at_once_and_no_child_takes_its_place(loop_file):
@@ -162,9 +147,9 @@ def test_a_cancelled_run_of_a_child_is_over_at_once_and_no_child_takes_its_place
     pipeline.start()
     time.sleep(0.5)
     pipeline.abandon()
-    wait_until(lambda: answers)
+    wait_until(lambda: answers, "the request is answered")
     assert isinstance(answers[0], StoppedError)
-    wait_until(lambda: count_children() == before)
+    wait_until(after_collection(lambda: count_children() == before), "the children end")
 
 
 def test_a_run_cancelled_by_another_thread_returns_no_rows(loop_file):

@@ -19,9 +19,10 @@ from poplar_serving import FrameError, child
 from poplar_serving.child import Code, Kind, read_into
 from poplar_serving.description import read_description
 from sample_models import gather_model, make_model, write_handmade
-from saved_models import is_alive, wait_until
+from saved_models import is_alive
 from sdk_files import replicate
 from serving_children import HEADER, SECONDS, AskedFork, AskedInterpreter
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -303,7 +304,7 @@ def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "the process ends")
 
 
 def test_a_header_of_another_kind_is_refused():

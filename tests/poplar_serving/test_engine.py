@@ -16,8 +16,9 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_serving.library import FLAGS, SOURCES, UNITS, find_cxx
 from sample_models import make_model
-from saved_models import is_alive, wait_until
+from saved_models import is_alive
 from simipu.kernels.build import CompilerError, run
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow  # compiles, and waits for processes
 
@@ -122,7 +123,7 @@ def test_a_call_is_answered_and_all_ends_with_the_last_user(check, double):
     assert check("call", engine, 1, row(1, 2)) == f"result {row(2, 4)}"
     check("drop", engine)
     assert check("call", engine, 1, row(1, 2)) == "no engine"
-    wait_until(lambda: not check.children())
+    wait_until(lambda: not check.children(), "the process ends")
     assert check.end() == ""
 
 
@@ -159,7 +160,7 @@ def test_a_process_that_is_killed_is_replaced(check, double, number):
     engine = check.open("a", double)
     pid = check.pid(engine)
     os.kill(pid, number)
-    wait_until(lambda: pid not in check.children())
+    wait_until(lambda: pid not in check.children(), "the process ends")
     assert check("call", engine, 8, row(1, 2)) == f"result {row(2, 4)}"
     assert check.pid(engine) != pid
     assert check.end() == ""
@@ -395,4 +396,4 @@ def test_its_processes_end_when_it_is_killed(check, double):
     (pid,) = check.children()
     check.kill()
 
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "the process ends")

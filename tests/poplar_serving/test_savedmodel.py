@@ -15,7 +15,8 @@ from model_runtime import ModelRunner
 from onnx import TensorProto, helper
 from poplar_serving import ExportError, embedded_runtime, library
 from sample_models import gather_model, linear_model, make_model, write_handmade
-from saved_models import X, ask, list_children, run_fresh, wait_until
+from saved_models import X, ask, list_children, run_fresh
+from waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2] / "model_repository"
 
@@ -57,7 +58,7 @@ def test_a_fresh_process_runs_it_and_leaves_nothing(exported, expected, tmp_path
     )
     pid, answer = run_fresh(code, exported, tmp_path / "x.npy").split()
     assert answer == expected["y"].tobytes().hex()
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process ends")
 
 
 @pytest.mark.tensorflow
@@ -73,7 +74,7 @@ def test_one_that_was_moved_runs_and_one_that_is_saved_again(exported, expected,
 @pytest.mark.tensorflow
 def test_one_process_serves_all_that_load_a_folder_and_ends_with_them(exported):
     gc.collect()
-    wait_until(lambda: not list_children())
+    wait_until(lambda: not list_children(), "the process ends")
     first, second = poplar_serving.load(exported), poplar_serving.load(exported)
     ask(first, x=X), ask(second, x=X)
     assert len(list_children()) == 1
@@ -83,7 +84,7 @@ def test_one_process_serves_all_that_load_a_folder_and_ends_with_them(exported):
     assert len(list_children()) == 1
     del second
     gc.collect()
-    wait_until(lambda: not list_children())
+    wait_until(lambda: not list_children(), "the process ends")
 
 
 @pytest.mark.tensorflow
@@ -128,14 +129,14 @@ def test_a_process_that_is_killed_is_replaced(exported, expected, number):
     for pid in before:
         os.kill(pid, number)
     # Wait until it is reaped: its threads end one by one, and a call before the last end fails.
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before), "the process ends")
     assert np.array_equal(ask(loaded, x=X)["output_0"], expected["y"])
 
 
 @pytest.mark.tensorflow
 def test_a_call_whose_process_is_killed_fails_and_the_next_has_another(exported, expected, tf):
     gc.collect()
-    wait_until(lambda: not list_children())
+    wait_until(lambda: not list_children(), "the process ends")
     loaded = poplar_serving.load(exported)
     ask(loaded, x=X)
     (pid,) = list_children()
@@ -155,7 +156,7 @@ def test_a_session_as_in_a_server_runs_it_and_may_cancel(exported, expected, tf)
     v1 = tf.compat.v1
     library.load_library()
     gc.collect()
-    wait_until(lambda: not list_children())
+    wait_until(lambda: not list_children(), "the process ends")
     with tf.Graph().as_default(), v1.Session() as session:
         signature = v1.saved_model.load(session, ["serve"], str(exported)).signature_def[
             "serving_default"

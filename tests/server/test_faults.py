@@ -21,7 +21,6 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 from fault_clients import (
-    PATIENCE_SECONDS,
     Answer,
     Client,
     Load,
@@ -35,7 +34,6 @@ from fault_clients import (
     read_result,
     resident_bytes,
     shared_segments,
-    wait_until,
     wait_until_busy,
 )
 from onnx import TensorProto, helper
@@ -43,6 +41,7 @@ from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, linear_model, make_model
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
 

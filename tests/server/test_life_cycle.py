@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shared_memory
-from fault_clients import has_ended, iter_processes, wait_until
+from fault_clients import has_ended, iter_processes
 from life_cycle_models import (
     DELAY_SECONDS,
     FACTORS,
@@ -47,6 +47,7 @@ from triton_clients import (
 )
 from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
+from waiting import wait_until
 
 pytestmark = pytest.mark.alone
 

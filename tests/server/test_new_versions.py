@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import tritonclient.http as httpclient
-from fault_clients import wait_until
 from life_cycle_models import scale_model
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import publish_version
 from triton_clients import phases, traffic, wait_for_all
+from waiting import wait_until
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from compiled_models import compile_once
-from fault_clients import wait_until
 from life_cycle_models import MODES, set_mode, write_model
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from sample_models import make_model
 from triton_clients import infer, read_metric
+from waiting import wait_until
 
 BATCH, WIDTH = 4, 16
 STEPS = 1000

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from fault_clients import wait_until
 from simipu.kernels import find_kernels
 from triton_clients import read_metric, read_metrics
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from waiting import wait_until
 
 
 def infer(client, model, inputs, outputs=None, module=httpclient, **options):

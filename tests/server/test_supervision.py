@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from certificates import make_certificate
-from fault_clients import wait_until
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server
 from poplar_triton.serving.installation import find_triton
+from waiting import wait_until
 
 pytestmark = pytest.mark.alone
 

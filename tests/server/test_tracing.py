@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc as grpcclient
-from fault_clients import wait_until
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from poplar_triton.serving.server import TritonServer
+from waiting import wait_until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"

@@ -12,7 +12,6 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from fault_clients import wait_until
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
@@ -23,6 +22,7 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, make_model
 from triton_clients import read_metric
 from tritonclient.utils import InferenceServerException
+from waiting import wait_until
 
 F = TensorProto.FLOAT
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -18,6 +18,7 @@ from simipu import Device, Engine, LoadError, SimulatedExecutable
 from simipu.clock import DeviceClock
 from simipu.target import TARGETS
 from simipu.watchdog import Watchdog
+from waiting import wait_until
 
 
 @functools.cache
@@ -205,20 +206,13 @@ def watchdog():
     watchdog.close()
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
-
-
 def test_a_watchdog_ends_runs_that_are_too_long_and_no_others(watchdog):
     stuck, other, over = [Run() for _ in range(2)], Run(), Run()
     watchdog.begin(other, 300)
     for run in (*stuck, over):
         watchdog.begin(run, 0.05)
     watchdog.end(over)
-    wait_until(lambda: all(run.terminate for run in stuck))
+    wait_until(lambda: all(run.terminate for run in stuck), "the run is ended")
     time.sleep(0.1)
     assert not other.terminate
     assert not over.terminate
@@ -230,7 +224,7 @@ def test_a_short_limit_is_kept_while_a_long_one_is_watched(watchdog):
     runs = [Run() for _ in range(3)]
     for run, limit_seconds in zip(runs, (1e300, 300, 0.05), strict=True):
         watchdog.begin(run, limit_seconds)
-    wait_until(lambda: runs[2].terminate)
+    wait_until(lambda: runs[2].terminate, "the run is ended")
     for run in runs:
         watchdog.end(run)
 
@@ -302,7 +296,7 @@ def test_a_watchdog_whose_start_is_interrupted_can_be_closed_and_watches_the_nex
     closed.close()
     run = Run()
     watchdog.begin(run, 0.05)
-    wait_until(lambda: run.terminate)
+    wait_until(lambda: run.terminate, "the run is ended")
     watchdog.end(run)
 
 

@@ -9,7 +9,6 @@ import itertools
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,11 +22,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from poplar_triton.serving.server import TritonServer
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from waiting import PATIENCE_SECONDS, wait_until
 
 Array = npt.NDArray[Any]
-
-PATIENCE_SECONDS = 60
-"""Timeout of anything that must happen: far more than it takes, for machines with other work."""
 
 HTTP_CODES = {
     "400": "INVALID_ARGUMENT",
@@ -183,14 +180,6 @@ class Load:
                     self.outcomes.append(self._ask(client, number))
         except BaseException as failure:  # noqa: BLE001  raised in the test's thread
             self._failures.append(failure)
-
-
-def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until `holds()` is true; raises AssertionError that names `what` on a timeout."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True, slots=True)

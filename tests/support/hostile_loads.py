@@ -19,7 +19,6 @@ import hostile_graphs as hostile
 import numpy as np
 import onnx
 import tritonclient.http as httpclient
-from fault_clients import wait_until
 from hostile_models import Served
 from hostile_runner import DEFECTS, Report
 from life_cycle_models import QUICKLY
@@ -30,6 +29,7 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, write_executable
 from simipu import SimulatedExecutable
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+from waiting import wait_until
 
 SOUND = Served("sound", "x", "FP32", 4, "z")
 """The model beside the hostile ones."""

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-from fault_clients import PATIENCE_SECONDS
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from waiting import PATIENCE_SECONDS
 
 METHODS = ("ModelMetadata", "ModelConfig", "ModelInfer", "RepositoryIndex")
 UNKNOWN = "Request for unknown model: 'm' is not found"

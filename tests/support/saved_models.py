@@ -6,8 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import numpy.typing as npt
 TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 X = np.random.default_rng(3).normal(size=(4, 4)).astype("float32")
 """The input of sample_models.linear_model in batches of 4."""
-_PATIENCE_SECONDS = 60
 
 
 def ask(loaded: Any, **inputs: Any) -> dict[str, npt.NDArray[Any]]:
@@ -59,11 +56,3 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that will hold at some time."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 import pytest
-from fault_clients import PATIENCE_SECONDS
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire
 from poplar_triton.tfserving.models import BY_DTYPE
+from waiting import PATIENCE_SECONDS
 
 Array = npt.NDArray[Any]
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from fault_clients import PATIENCE_SECONDS, wait_until
 from life_cycle_models import make_rows
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from waiting import PATIENCE_SECONDS, wait_until
 
 REFUSED = "refused"
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from popef._tools import channel
 from popef._tools.channel import (
@@ -282,10 +283,10 @@ def test_a_forked_child_is_ended_with_what_it_started(tmp_path):
         return 0
 
     made = fork_child(work, GIB)
-    wait_until((tmp_path / "pid").exists)
+    wait_until((tmp_path / "pid").exists, "the child starts")
     made.send_signal(signal.SIGINT)
     assert made.end(0.1) == -signal.SIGKILL
-    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())), "the child ends")
 
 
 def test_the_handle_tells_the_end():
@@ -344,13 +345,6 @@ BUSY = (
 )
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def is_alive(pid):
     with suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -370,7 +364,7 @@ def test_no_child_outlives_its_parent(kind, death):
         assert parent.poll() is None
         parent.send_signal(death)
         assert parent.wait(SECONDS) == -death
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "the child ends")
 
 
 def test_a_channel_reads_what_was_sent_before_its_end():

@@ -24,6 +24,7 @@ from poplar_triton.profile import bulk, cases, journal
 from poplar_triton.profile.bulk import Limits
 from poplar_triton.profile.source import Estimator, Settings
 from sample_models import linear_model, make_model
+from waiting import wait_until
 
 SWEEP = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow")
 CASES = 4
@@ -161,13 +162,6 @@ def start(*words: object, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def descendants(pid: int) -> list[int]:
     try:
         children = [
@@ -203,11 +197,14 @@ def test_who_is_killed_goes_on_to_the_same_table(models, run, read, tmp_path):
                 file.exists() and file.read_bytes().count(b"\n") > lines
             )
 
-        wait_for(is_further)
+        wait_until(is_further, "the work goes on")
         children = descendants(process.pid)
         process.kill()
         process.communicate()
-        wait_for(lambda children=children: not any(map(is_running, children)))
+        wait_until(
+            lambda children=children: not any(map(is_running, children)),
+            "the children end",
+        )
         if process.returncode == 0:
             break
         kills += 1
@@ -222,12 +219,15 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path / "temporary"))
         process = start(models, *SWEEP, "--output", tmp_path / "out", "--jobs", 3, cwd=tmp_path)
-    wait_for(lambda: (tmp_path / "out.jsonl").exists() and len(descendants(process.pid)) > 2)
+    wait_until(
+        lambda: (tmp_path / "out.jsonl").exists() and len(descendants(process.pid)) > 2,
+        "the children start",
+    )
     children = descendants(process.pid)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
-    wait_for(lambda: not any(map(is_running, children)))
+    wait_until(lambda: not any(map(is_running, children)), "the children end")
     assert not list((tmp_path / "temporary").glob("p*")), (
         "ours begin with poplar-triton-, poprt's with poprt-"
     )

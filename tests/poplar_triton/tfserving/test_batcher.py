@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS, wait_until
 from model_runtime import ModelRunner, ModelRunnerConfig
 from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.models import Code, ServingError
@@ -17,6 +16,7 @@ from serving_calls import PlayedCall
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, complete_config
+from waiting import PATIENCE_SECONDS, wait_until
 
 ROWS_PER_RUN = 4
 

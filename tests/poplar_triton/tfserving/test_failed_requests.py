@@ -6,13 +6,13 @@ import weakref
 import grpc
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS
 from poplar_triton.tfserving.grpc_service import Health, make_handlers
 from poplar_triton.tfserving.models import Code, ServingError
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from rest_servers import FLOATS, PREDICT, FakeModels, FakeServable, serve, wait_for
 from tfserving_clients import Client, refused
+from waiting import PATIENCE_SECONDS
 
 
 class Failing(FakeServable):

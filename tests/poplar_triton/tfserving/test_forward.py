@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS, wait_until
 from played_triton import METHODS, UNKNOWN, Triton, refuse
 from poplar_triton.tfserving import forward
 from poplar_triton.tfserving.forward import ForwardedServable, TritonModels
@@ -27,6 +26,7 @@ from poplar_triton.tfserving.models import (
 from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
+from waiting import PATIENCE_SECONDS, wait_until
 
 NEWEST = ModelSpec("m")
 ROW = np.array([[1, 2]], np.float32)

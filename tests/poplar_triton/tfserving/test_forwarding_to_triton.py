@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from certificates import make_certificate
-from fault_clients import PATIENCE_SECONDS, wait_until
 from life_cycle_models import (
     BATCHING,
     DELAY,
@@ -33,6 +32,7 @@ from tfserving_clients import Client, refused
 from tfserving_server import TfServing
 from triton_clients import infer, read_metric
 from tritonclient.utils import InferenceServerException
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.server
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=3")

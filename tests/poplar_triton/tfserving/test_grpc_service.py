@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import grpc
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS, wait_until
 from onnx import TensorProto, helper
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving.grpc_service import Health, make_handlers
@@ -32,6 +31,7 @@ from tfserving_clients import (
     read_outputs,
     refused,
 )
+from waiting import PATIENCE_SECONDS, wait_until
 
 ROW = {"x": np.array([[1, 2]], np.float32)}
 HEALTH = "/grpc.health.v1.Health/Check"

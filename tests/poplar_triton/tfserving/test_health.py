@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from fault_clients import PATIENCE_SECONDS
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving.grpc_service import Health, make_handlers
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from rest_servers import make_models, wait_for
 from tfserving_clients import STATUS, make_spec, refused
+from waiting import PATIENCE_SECONDS
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 SERVICE = "tensorflow.serving.PredictionService"

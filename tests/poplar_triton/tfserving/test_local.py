@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS, wait_until
 from onnx import TensorProto, helper
 from poplar_triton.tfserving import local
 from poplar_triton.tfserving.check import answer, describe_array
@@ -20,6 +19,7 @@ from poprt import Compiler, CompilerOptions
 from poprt.compile.converter import MFConverter
 from sample_models import gather_model, linear_model, loudness_model, make_model, steps_model
 from serving_calls import PlayedCall
+from waiting import PATIENCE_SECONDS, wait_until
 
 F = TensorProto.FLOAT
 CALL = PlayedCall()

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import repository
 import tritonclient.grpc as grpcclient
-from fault_clients import PATIENCE_SECONDS
 from poplar_triton.serving.server import TritonServer
 from tfserving_clients import refused
 from tfserving_server import TfServing
 from triton_clients import infer
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.tensorflow
 MODELS = ("document_orientation", "magika", "sentence_similarity", "text_recognition")

@@ -8,9 +8,9 @@ import weakref
 from concurrent.futures import CancelledError, wait
 
 import pytest
-from fault_clients import PATIENCE_SECONDS, wait_until
 from poplar_triton.tfserving import threads as module
 from poplar_triton.tfserving.threads import AT_WORK, Threads
+from waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from fault_clients import PATIENCE_SECONDS
 from http2_calls import open_calls
 from poplar_triton.tfserving.settings import MAX_CALLS, MAX_STREAMS
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from rest_servers import wait_for
+from waiting import PATIENCE_SECONDS
 
 METHOD = "/test/Echo"
 

@@ -11,11 +11,12 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from fault_clients import PATIENCE_SECONDS, children, find_process, has_ended, kill, wait_until
+from fault_clients import children, find_process, has_ended, kill
 from poprt import Compiler, Converter
 from sample_models import linear_model
 from tfserving_clients import Client, read_outputs, refused
 from tfserving_server import TfServing
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow  # each starts the command
 

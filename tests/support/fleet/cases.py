@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_clients import wait_until
+from waiting import wait_until
 
 from fleet.clients import Question, Tally, Traffic, Way
 from fleet.models import PLAIN

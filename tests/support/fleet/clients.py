@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from fault_clients import PATIENCE_SECONDS, wait_until
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from waiting import PATIENCE_SECONDS, wait_until
 
 from fleet.models import Array, Model
 from fleet.processes import HOST

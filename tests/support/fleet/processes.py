@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fault_clients import PATIENCE_SECONDS, wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 HOST = "127.0.0.1"
 _MARK = "POPLAR_FLEET_MARK"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from fault_clients import wait_until
 from ports import choose_ports
+from waiting import wait_until
 
 from fleet.clients import Way
 from fleet.processes import HOST, Program

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from fault_clients import wait_until
 from ports import choose_ports
+from waiting import wait_until
 
 from fleet.models import Model, write_version
 from fleet.processes import HOST, Program

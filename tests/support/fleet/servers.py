@@ -19,9 +19,10 @@ from pathlib import Path
 from types import TracebackType
 
 import tritonclient.grpc as grpcclient
-from fault_clients import Process, find_process, wait_until
+from fault_clients import Process, find_process
 from ports import choose_ports
 from tritonclient.utils import InferenceServerException
+from waiting import wait_until
 
 from fleet.processes import HOST, Program
 

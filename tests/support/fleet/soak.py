@@ -19,7 +19,8 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-from fault_clients import children, resident_bytes, wait_until
+from fault_clients import children, resident_bytes
+from waiting import wait_until
 
 from fleet.cases import DRAIN_SECONDS, EXPLICIT, QUICK_STOP, find_ways
 from fleet.clients import Outcome, Question, Tally, Traffic, Way
