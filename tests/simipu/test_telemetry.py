@@ -20,7 +20,12 @@ importlib.import_module(sys.argv[1])
 
 @pytest.mark.parametrize(
     "module",
-    ["simipu.computed", "poprt", "poprt.passes.fusion.attention", "poplar_triton.demo.runner"],
+    [
+        "simipu.computed",
+        "poprt.compile.compiler",
+        "poprt.passes.fusion.attention",
+        "poplar_triton.demo.runner",
+    ],
 )
 def test_telemetry_is_off_before_onnxruntime_is_imported(module):
     environment = {
