@@ -41,6 +41,7 @@ class Asker:
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
         self._callbacks: list[Callable[[], None]] = []
+        self._is_given_up = False
         self.waits: list[bool] = []
 
     def seconds_left(self) -> float | None:
@@ -51,6 +52,8 @@ class Asker:
 
     def when_given_up(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
+        if self._is_given_up:
+            callback()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -59,6 +62,7 @@ class Asker:
         self.waits[-1] = False
 
     def give_up(self) -> None:
+        self._is_given_up = True
         for callback in self._callbacks:
             callback()
 
