@@ -115,6 +115,10 @@ enum { IS_ROUNDED_BEHIND = 1 };
 enum { IS_ROUNDED_BEHIND = 0 };
 #endif
 
+/* Channels whose products are written out one after the other: a block, where a loop of so few does not get
+   up to speed. */
+enum { UNROLLED = 16 };
+
 /* totals += left * right, from zero where the part is the first; 0 when an infinity or NaN came out of
    HALVES, whose totals are then of no use. */
 INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, enum lying lying,
@@ -124,7 +128,7 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
     const char *right = panel->data;
     ptrdiff_t between = bytes_between(panel, lying);
     V unit = v_all(panel->unit), lost = v_all(0);
-    int channel = 0;
+    int channel = 0, is_unrolled = !IS_ROUNDED_BEHIND && lying == PACKED && rule == HALVES;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
         for (int i = 0; i < rows; i++)
@@ -134,6 +138,12 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
         for (; row < rows && channel < end; row++, channel++, right += between) {
             multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
             add_row(vectors, was_first, rule, aside + row * PANEL, totals + row * totals_row);
+        }
+        for (; is_unrolled && channel + UNROLLED <= end; channel += UNROLLED, right += UNROLLED * between) {
+#pragma GCC unroll 16
+            for (int k = 0; k < UNROLLED; k++)
+                multiply_channel(rows, vectors, lefts, part->offsets[channel + k], right + k * between,
+                                 between, lying, unit, sums);
         }
         for (; channel < end; channel++, right += between)
             multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
