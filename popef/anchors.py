@@ -10,8 +10,8 @@ of model 1, and so on.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from ._tools.dataclass import dataclass
 from .enums import DataType, TensorType
 from .types import Anchor, Metadata
 

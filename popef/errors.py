@@ -7,10 +7,8 @@ reads or writes bytes.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
-
-from ._tools.dataclass import dataclass
 
 
 class Severity(Enum):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
-from ._tools.dataclass import dataclass
 from .anchors import user_anchors
 from .enums import TensorType
 from .errors import PopefError

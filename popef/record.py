@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from . import values
-from ._tools.dataclass import dataclass
 from .enums import Enumerant, enumerant
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ._tools.dataclass import dataclass
 from .codec import Warn, decode_message, encode, log_warning
 from .enums import ITEM_BYTES, BlobType, DataType
 from .errors import FormatError, LimitError, Limits, Rule

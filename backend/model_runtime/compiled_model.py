@@ -8,6 +8,7 @@ used here.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from simipu import (
@@ -23,7 +24,6 @@ import popef
 from model_runtime.devices import model_target
 from model_runtime.errors import ModelRuntimeError
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 _ROUNDING = 1e-9
 Plan = list[tuple[int, list[str], list[str]]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 import popef
 from model_runtime.errors import ModelRuntimeError
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

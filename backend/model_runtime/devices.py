@@ -9,7 +9,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
 from threading import Lock
@@ -20,7 +20,6 @@ from simipu import DEFAULT_CHIP, FORKS, LoadError, Target, find_target, known_ch
 
 import popef
 from model_runtime.errors import ModelRuntimeError
-from popef._tools.dataclass import dataclass
 
 if TYPE_CHECKING:
     from model_runtime.session import Session

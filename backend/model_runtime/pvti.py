@@ -19,10 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat
-
-from popef._tools.dataclass import dataclass
 
 _log = logging.getLogger("model_runtime")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import TIMEOUT_MAX, Condition
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ import popef
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.shutdown import endless_wait
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 Callback = Callable[[], None]
 Done = Callable[[Exception | None], None]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +28,6 @@ from model_runtime.queues import Callback, Done, OutputBuffer, QueueManager, sto
 from model_runtime.session import Session
 from model_runtime.shutdown import ServingThread
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import concurrent.futures
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, ClassVar
 
@@ -24,7 +24,6 @@ from model_runtime.request_flow import RequestFlow, RequestTracepoint, RequestTr
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.shutdown import endless_wait, exit_daemon_thread
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.memory import usable_memory_bytes
 
 NO_BATCHING_DIM = 0xFFFFFFFF

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
 from pickle import PicklingError
@@ -28,7 +28,6 @@ from model_runtime.queues import QueueManager, TimeoutCallback
 from model_runtime.shutdown import stop_at_exit
 from model_runtime.stream_connections import Handler, StreamConnections, make_weight_reader
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 Path = str | PathLike[str]
 Observer = Callable[[int, int, int, int, RunCost], None]

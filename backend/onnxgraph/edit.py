@@ -4,7 +4,7 @@ bodies, casts. Protobuf lists cannot be assigned, so this module empties and ref
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,6 @@ from onnxgraph.nodes import (
     iter_reads,
     used_names,
 )
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(slots=True)

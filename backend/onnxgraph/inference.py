@@ -12,6 +12,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
@@ -25,7 +26,6 @@ from onnxgraph.nodes import (
     iter_bodies,
     iter_nodes,
 )
-from popef._tools.dataclass import dataclass
 
 _FLOATS = (*FLOAT_TYPES, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256

@@ -20,6 +20,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph.edit import copy_with_weights
 from onnxgraph.nodes import FLOAT_TYPES, GraphError, count_bytes, iter_tensors
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 
 LARGE = 1 << 18

@@ -12,6 +12,7 @@ may be at any place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import onnx
@@ -20,7 +21,6 @@ from onnx import TensorProto
 from onnxgraph.edit import copy_without, copy_without_weights
 from onnxgraph.nodes import GraphTooLargeError, count_bytes
 from onnxgraph.weights import LARGE_BYTES, is_outlined, read_array
-from popef._tools.dataclass import dataclass
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 """Field numbers in onnx.proto."""

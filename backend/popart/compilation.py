@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -17,7 +17,6 @@ from popart.enums import DeviceType, SubgraphCopyingStrategy, VirtualGraphMode
 from popart.errors import popart_exception
 from popart.options import SessionOptions
 from popart.placement import VIRTUAL_GRAPH
-from popef._tools.dataclass import dataclass
 
 _MODES = {VirtualGraphMode.Manual: "manual", VirtualGraphMode.Auto: "auto"}
 _PARTIALS = "partialsType"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,6 @@ from popart.ir import Ir
 from popart.options import SessionOptions
 from popart.weights import HostWeights
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.staging import Staging
 
 _BLOB: Final = "popart"

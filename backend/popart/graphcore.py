@@ -11,7 +11,7 @@ willow/src/builder.cpp (attributes of the nodes), willow/include/popart/graphcor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ import onnx
 
 from popart.errors import popart_exception
 from popart.tensorinfo import find_type, to_onnx_type
-from popef._tools.dataclass import dataclass
 
 DOMAIN: Final = "ai.graphcore"
 REQUIRED: Final = object()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from os import PathLike
 
 import onnx
@@ -40,7 +40,6 @@ from popart.replication import JointProgram, find_split_weights, take_first_grou
 from popart.tensorinfo import TensorInfo
 from popart.variables import ReplicaGrouping
 from popart.weights import bring_weights_in, locate_weights, read_initializer
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(slots=True)

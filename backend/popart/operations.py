@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import onnx
 from onnx.defs import OpSchema
@@ -12,7 +12,6 @@ from popart import graphcore
 from popart.enums import DataType
 from popart.opsets import ONNX_DOMAIN, VERSIONS, find_schemas
 from popart.tensorinfo import from_onnx_type
-from popef._tools.dataclass import dataclass
 
 _TENSOR_PREFIX = "tensor("
 

@@ -6,6 +6,7 @@ Names and defaults are the real module's (graphcore/popart, willow/src/patterns)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx
@@ -14,7 +15,6 @@ from onnxgraph import find_opset, iter_nodes
 from popart.enums import PatternsLevel
 from popart.errors import popart_exception
 from popart.opsets import DEFAULT_VERSION, find_schemas
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

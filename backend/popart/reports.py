@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from poprt.compile import MAIN_PROGRAM, Executable, profile_executable, summariz
 from poprt.profiling import tiles_of
 
 from popart.errors import popart_runtime_error
-from popef._tools.dataclass import dataclass
 
 ENGINE_VARIABLE: Final = "POPLAR_ENGINE_OPTIONS"
 """Environment variable of the options of Poplar's engine."""

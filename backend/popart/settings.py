@@ -10,12 +10,11 @@ import difflib
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
-
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

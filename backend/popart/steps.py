@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final, NoReturn
 
@@ -20,7 +20,6 @@ from popart.replication import JointProgram
 from popart.stepio import IStepIO, PyStepIO, PyStepIOCallback
 from popart.tensorinfo import TensorInfo, from_numpy_type, to_numpy_type
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 _log = logging.getLogger("popart.devicex")
 _CONVERTED: Final = {(np.dtype(np.int64), np.dtype(np.int32))}

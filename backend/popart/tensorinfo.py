@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,7 +13,6 @@ import onnx
 
 from popart.enums import DataType
 from popart.errors import format_shape, popart_exception
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

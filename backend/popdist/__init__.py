@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from popart import DeviceManager
 from popart import __version__ as __version__
-
-from popef._tools.dataclass import dataclass
 
 __all__ = [
     "checkNumIpusPerReplica",

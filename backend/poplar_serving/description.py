@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from types import MappingProxyType
 
 from model_runtime import DataDesc, LaunchPolicy, Session, SessionConfig, describe_anchor
 
 import popef
-from popef._tools.dataclass import dataclass
 from poplar_serving.errors import ExportError
 
 Path = str | PathLike[str]

@@ -11,10 +11,10 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.installation import (
     backend_file,

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from poprt.cli import OPTIONS, Use
@@ -27,7 +28,6 @@ from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 
 import popef
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import RecipeError
 

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
@@ -28,7 +28,6 @@ from simipu import (
 )
 from simipu.numerics import Numerics
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean, escape
 from poprt._names import IO_PRECISIONS, PRECISIONS
 from poprt.passes.chip.transfers import IO_TILES

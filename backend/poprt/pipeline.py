@@ -13,7 +13,7 @@ A graph has four states. Passes turn each into the next; nothing else rewrites a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import onnx
@@ -22,7 +22,6 @@ from simipu import CompileError, Target, cost
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.numerics import OLDEST_OPSET
 
-from popef._tools.dataclass import dataclass
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass
 from poprt.passes.precision.floats import has_halves, is_half

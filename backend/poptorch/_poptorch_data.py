@@ -5,9 +5,8 @@ It is pickled into the PopEF file's blob `poptorch`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from popef._tools.dataclass import dataclass
 from poptorch.errors import Error
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

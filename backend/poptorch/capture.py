@@ -11,13 +11,13 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
 
-from popef._tools.dataclass import dataclass
 from poptorch import (
     bodies,
     cpu_tensors,

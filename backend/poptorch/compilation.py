@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import CompileError, OutOfMemoryError
 from simipu.placement import Place, place_nodes
 
-from popef._tools.dataclass import dataclass
 from poptorch._logging import logger
 from poptorch.errors import Error
 from poptorch.placement import Placement

@@ -10,6 +10,7 @@ time of an iteration.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -17,7 +18,6 @@ from popart import AnchorReturnType
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import Direction, Stream
 
-from popef._tools.dataclass import dataclass
 from poptorch.steps import Batching
 
 INPUT, INPUT_COMPLETE, OUTPUT, OUTPUT_COMPLETE = (

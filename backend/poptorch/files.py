@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,6 @@ from poprt.compile import Executable
 from simipu import CompileError, ForeignExecutableError
 
 import popef
-from popef._tools.dataclass import dataclass
 from poptorch import sdk_files
 from poptorch._logging import logger
 from poptorch._poptorch_data import PoptorchData

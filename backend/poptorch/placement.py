@@ -11,13 +11,13 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 import torch
 import torch.fx.traceback
 
-from popef._tools.dataclass import dataclass
 from poptorch import scopes
 from poptorch._logging import logger
 from poptorch.errors import Error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from popart.lowering import Effect, EffectKind
 from popart.program import DeviceProgram
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poptorch import counters
 from poptorch.compilation import Compilation
 from poptorch.enums import CommGroupType, OutputMode

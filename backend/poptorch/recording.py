@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from popef._tools.dataclass import dataclass
 from poptorch import ctc, placement, scopes
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error

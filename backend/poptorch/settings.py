@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
-
-from popef._tools.dataclass import dataclass
 
 
 class _Unset:

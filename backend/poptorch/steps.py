@@ -16,7 +16,7 @@ Arrays only; torch does not belong here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from popart import AnchorReturnType, AnchorReturnTypeId
 from popart.program import DeviceProgram
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from popef._tools.dataclass import dataclass
 from pva.errors import Error
 
 VERSION: Final = 1

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean, escape
 from simipu.errors import AcceleratorError
 

@@ -8,12 +8,12 @@ this before a run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import GraphTooLargeError, element_bytes, iter_any_bodies, iter_bodies
 
-from popef._tools.dataclass import dataclass
 from simipu.operators import operator_of
 from simipu.operators.counts import count_shape
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from simipu.accelerators import join_names
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions, OrtGraph

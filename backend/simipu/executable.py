@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -22,7 +22,6 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from simipu import executable_pb2 as pb
 from simipu.errors import ForeignExecutableError, LoadError, RunError
 from simipu.numerics.options import Numerics

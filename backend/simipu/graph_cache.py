@@ -28,7 +28,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from google import protobuf
 
 import popef
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.version import __version__
 from simipu.accelerators import describe_engines, uses_openvino
 from simipu.computed import GraphOptions, Lowered, Weights

@@ -14,12 +14,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from popef._tools.arrays import Array
 from popef._tools.channel import LOST, AnsweringChild, StalledError, encode_object
-from popef._tools.dataclass import dataclass
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
 from simipu.answers import AnswerError, decode_arrays, decode_loaded

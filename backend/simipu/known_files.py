@@ -12,12 +12,11 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnxruntime
 
-from popef._tools.dataclass import dataclass
 from simipu.private_folder import PrivateFolder, find_cache_folder
 from simipu.version import find_onnx_version, package_hash
 

@@ -9,7 +9,7 @@ halves widened to float, and rounds the results.
 
 from __future__ import annotations
 
-from popef._tools.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

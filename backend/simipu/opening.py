@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.memory import return_memory
 from simipu.accelerators import OpenVinoUse, join_names, uses_openvino
 from simipu.computed import (

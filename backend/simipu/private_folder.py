@@ -13,10 +13,9 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
-
-from popef._tools.dataclass import dataclass
 
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS = 0o077

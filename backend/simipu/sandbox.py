@@ -26,8 +26,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-
-from popef._tools.dataclass import dataclass
+from dataclasses import dataclass
 
 MIN_NETWORK_ABI, MIN_SCOPE_ABI = 4, 6
 """Landlock versions that support TCP, and signals and abstract sockets."""

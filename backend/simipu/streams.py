@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-
-from popef._tools.dataclass import dataclass
 
 
 class Direction(IntEnum):

@@ -7,9 +7,8 @@ fitted, or assumed because no source gives them, are in `simipu.operators.formul
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from popef._tools.dataclass import dataclass
 from simipu.errors import LoadError
 
 HALF_BYTES, FLOAT_BYTES = 2, 4

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
-from popef._tools.dataclass import dataclass
 from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters

@@ -13,13 +13,12 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.statistics import DEFAULT_BUCKETS

@@ -12,12 +12,12 @@ server has copied the responses of the last call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from triton_poplar.model_state import ModelState
 
 if TYPE_CHECKING:  # Triton completes configurations in a process that must not load ONNX Runtime

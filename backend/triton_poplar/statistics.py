@@ -6,11 +6,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
-
-from popef._tools.dataclass import dataclass
 
 if TYPE_CHECKING:  # Triton completes configurations in a process that must not load ONNX Runtime
     from model_runtime import RunCost

@@ -4,13 +4,13 @@ config.pbtxt."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import popef
-from popef._tools.dataclass import dataclass
 from popef._tools.text import find_name_fault
 from popef.name_map import read_names
 from triton_poplar.errors import ModelConfigError

@@ -10,9 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from .dataclass import dataclass
 
 PROC = Path("/proc")
 LOOK_SECONDS = 0.2

@@ -10,10 +10,9 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
-
-from .dataclass import dataclass
 
 MAX_BYTES = 16 << 20
 """Maximum size of the inputs of a request; larger ones are not sent."""

@@ -6,9 +6,9 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from .._tools.dataclass import dataclass
 from ..compression import Codec
 from ..enums import BlobType, Enumerant, TensorType, enumerant
 from ..errors import FormatError, LimitError, Limits, PopefError, Rule, Severity, UnsupportedError

@@ -8,7 +8,7 @@ that another beam has as its prefix already is added to that beam. The likeliest
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from onnx import TensorProto
@@ -18,7 +18,6 @@ from popart.lowering.control import make_body, new_input
 from popart.lowering.graph import Array, Graph, Tensor
 from popart.lowering.operation import Operation, chip_rule, type_name
 from popart.lowering.sequences import NEVER, check_scores, read_ints
-from popef._tools.dataclass import dataclass
 
 _INT32 = TensorProto.INT32
 _NO_BEAM = -9

@@ -8,7 +8,7 @@ each node's results when the node is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -26,8 +26,6 @@ from onnxgraph import (
     set_attribute,
 )
 from simipu.operators import find_operator
-
-from popef._tools.dataclass import dataclass
 
 OPSET: Final = 18
 """Opset of the nodes: the oldest one with operators on bits."""

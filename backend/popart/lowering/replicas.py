@@ -10,6 +10,7 @@ the trip count and the condition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -32,7 +33,6 @@ from simipu.operators import find_operator
 from popart.lowering.collectives import GROUPING, REDUCTION
 from popart.lowering.graph import Array
 from popart.variables import ReplicaGrouping
-from popef._tools.dataclass import dataclass
 
 _LOOP_FIXED = 2
 """Number of the first inputs of a Loop that are there once: its trip count and its condition. Its

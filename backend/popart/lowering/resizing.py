@@ -8,6 +8,7 @@ matrix that holds the weight of each element in each result.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Tensor
 from popart.lowering.operation import FLOATS, Operation, rule
-from popef._tools.dataclass import dataclass
 
 _F = np.float32
 _CUBIC = -0.75

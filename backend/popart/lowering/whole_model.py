@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,6 @@ from popart.lowering.graph import OPSET, Effect, Graph, Tensor
 from popart.lowering.operation import NARROWED
 from popart.lowering.translation import translate_nodes
 from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
-from popef._tools.dataclass import dataclass
 
 OLDEST_OPSET, NEWEST_OPSET, DEFAULT_OPSET = 6, 11, 10
 """Opsets that PopART takes, and the one of its builders."""

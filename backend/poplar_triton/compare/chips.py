@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from poprt.cli import read_chip
 from poprt.profiling import Profile, describe_error
 from simipu import CompileError, find_target
 
 from popef._tools.arguments import whole_number
-from popef._tools.dataclass import dataclass
 from poplar_triton.compare.systems import MODELLED, Point, System
 from poplar_triton.profile.source import Estimator, Settings
 

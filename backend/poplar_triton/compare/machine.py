@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from poprt.calibration import find_input_streams, iter_made_up
 
 from popef._tools.arrays import Array
 from popef._tools.child import run_python
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.compare.stopwatch import PLAN, RESULTS
 from poplar_triton.compare.systems import MEASURED, Point, Spread, System

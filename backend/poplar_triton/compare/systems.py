@@ -8,12 +8,10 @@ computes figures: `chips` models them, `machine` measures them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simipu.target import BoardPower
-
-from popef._tools.dataclass import dataclass
 
 MODELLED, MEASURED = "modelled", "measured"
 _SECONDS_PER_HOUR = 3600

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 # Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as
 # well.

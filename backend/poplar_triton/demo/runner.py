@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from rich.text import Text
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 from .. import recipes
 from ..errors import RecipeError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from poprt.calibration import iter_made_up
 from simipu import Direction, RunError, read_static
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poplar_triton.errors import ExportError
 from poplar_triton.export.source import Port, Source
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from simipu.numerics import QUARTERS
 
 from popef._tools.arguments import Parser, positive
 from popef._tools.console import UsageError, naming, print_line
-from popef._tools.dataclass import dataclass
 from popef._tools.staging import place_file
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ExportError

@@ -4,13 +4,12 @@ what is left out."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from poprt.triton import ModelConfig, new_config
 from triton_poplar.parameters import OWN_PARAMETERS
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.errors import ExportError
 from poplar_triton.export.source import Source

@@ -4,6 +4,7 @@ requests."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from simipu import Program, Stream
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.sessions import load_session
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.errors import ExportError
 

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +29,6 @@ from simipu import CompileError
 
 from popef._tools.child import fork_child, wait_for
 from popef._tools.console import print_line
-from popef._tools.dataclass import dataclass
 from popef._tools.memory import usable_memory_bytes
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks

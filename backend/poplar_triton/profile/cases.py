@@ -10,11 +10,10 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from popef._tools.version import __version__
 from poplar_triton.errors import CommandError

@@ -7,14 +7,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from poprt.profiling import Profile, add_row, describe_seconds, describe_subject, make_table
 from poprt.terminal import cell
 from rich.console import Console
-
-from popef._tools.dataclass import dataclass
 
 MAX_NODES = 500
 """Maximum number of differing nodes in a report."""

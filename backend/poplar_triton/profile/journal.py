@@ -13,11 +13,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from popef._tools.dataclass import dataclass
 from popef._tools.staging import Staging
 from popef._tools.text import escape
 from poplar_triton.errors import CommandError

@@ -14,7 +14,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib import resources
 from string import Template
@@ -31,7 +31,6 @@ from poprt.profiling import (
 )
 from simipu.cost import Estimate, OperatorCost
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape as escape_control
 from poplar_triton.profile.compare import (
     Difference,

@@ -12,13 +12,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from poprt.profiling import Profile
 from simipu import CompileError
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.profile.source import Estimator, Settings
 from poplar_triton.profile.space import (
     FIT,

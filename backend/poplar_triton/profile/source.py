@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +34,6 @@ from simipu import (
 )
 from simipu.cost import CostOptions
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.profile.weightless import strip_weights
 

@@ -7,12 +7,11 @@ options stay as the command has them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from poprt.profiling import TRANSFORMERS, Profile, kind_of
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.profile.source import Settings
 
 LATENCY, THROUGHPUT, MEMORY = "latency", "throughput", "memory"

@@ -8,7 +8,7 @@ machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from poprt.profiling import Profile, add_row, describe_seconds, make_table
@@ -17,7 +17,6 @@ from rich.console import Console
 from simipu import CompileError
 
 from popef._tools.console import print_line
-from popef._tools.dataclass import dataclass
 from poplar_triton.profile.search import Attempts, Search, Suggestion
 from poplar_triton.profile.source import Settings
 from poplar_triton.profile.space import FIT, LATENCY, MEMORY, THROUGHPUT

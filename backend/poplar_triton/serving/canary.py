@@ -8,10 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from popef._tools.progress import PROC
 from popef._tools.zero_requests import make_inputs
 from poplar_triton.errors import ServerError

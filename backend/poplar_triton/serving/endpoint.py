@@ -19,12 +19,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from popef._tools.child import run_python
-from popef._tools.dataclass import dataclass
 from popef._tools.zero_requests import LENGTH_HEADER, ZeroInput, encode_head
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.options import find_option, is_on, make_grpc_headers, make_http_headers

@@ -14,12 +14,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_poplar.parameters import RELOAD_PARAMETER
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import LOAD_SECONDS, Endpoint
 from poplar_triton.serving.server_state import ServerState

@@ -12,10 +12,10 @@ import os
 import shutil
 import sys
 import sysconfig
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.errors import ServerError
 
 LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"

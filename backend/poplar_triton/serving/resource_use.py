@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from popef._tools.progress import PROC
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from popef._tools.progress import PROC, ProgressWatch, read_stat
 from poplar_triton.serving.installation import STUB
 

@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 
-from popef._tools.dataclass import dataclass
 from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.canary import Canary

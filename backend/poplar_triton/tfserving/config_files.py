@@ -4,12 +4,12 @@ config.proto, read and checked as tensorflow_model_server does."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import CommandError
 from poplar_triton.tfserving import config_pb2

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,7 +22,6 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.text import find_name_fault
 from poplar_triton.serving.endpoint import UNKNOWN_MODEL
 from poplar_triton.tfserving.models import (

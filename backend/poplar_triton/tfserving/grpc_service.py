@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
@@ -18,7 +18,6 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire

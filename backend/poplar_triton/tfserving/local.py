@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.statistics import Statistics
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poplar_triton.serving.server import MODEL_FILE
 from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.models import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 
 class Code(IntEnum):

@@ -10,10 +10,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 
 from popef._tools.channel import LOST, Channel, make_channel
 from popef._tools.child import ChildProcess, start_python
-from popef._tools.dataclass import dataclass
 from popef._tools.progress import ProgressWatch
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory

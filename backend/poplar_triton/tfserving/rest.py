@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -21,7 +22,6 @@ from urllib.parse import unquote
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import escape
 from poplar_triton.tfserving.check import answer, describe_array, describe_signature
 from poplar_triton.tfserving.json_answers import JsonProcess

@@ -11,12 +11,12 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, PayloadEncodingError
 from triton_poplar.log import RateLimitedWarnings
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.tfserving.models import Code
 from poplar_triton.tfserving.settings import MAX_UNFINISHED_BODIES
 from poplar_triton.tfserving.unfinished import MAX_SECONDS, Unfinished

@@ -5,10 +5,9 @@ sources of served models: the folder of each, its versions to serve, and their l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import MAX_NAME_CHARACTERS, escape
 from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, refuse
 

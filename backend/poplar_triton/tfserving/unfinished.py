@@ -15,10 +15,9 @@ import time
 import weakref
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.tfserving.threads import AT_WORK, Threads
 
 MAX_CALLS = 128

@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from popef._tools.channel import (
@@ -19,7 +20,6 @@ from popef._tools.channel import (
     answer_requests,
     encode_object,
 )
-from popef._tools.dataclass import dataclass
 from poplar_triton.tfserving.models import Call, Code, ServingError, as_serving_error
 
 _CHILD = "from poplar_triton.tfserving.work_process import serve; serve({})"

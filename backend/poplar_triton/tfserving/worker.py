@@ -24,14 +24,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from io import FileIO
 
 import grpc
 from triton_poplar.log import log_to_stderr
 
 from popef._tools.channel import LOST, Channel, open_channel
-from popef._tools.dataclass import dataclass
 from poplar_triton.serving.endpoint import bracket
 from poplar_triton.tfserving.forward import TritonModels
 from poplar_triton.tfserving.grpc_service import PROCESS_NAME, Health, make_handlers

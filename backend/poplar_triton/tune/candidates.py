@@ -4,13 +4,12 @@ execution. Everything else of a model's configuration stays."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 from poprt.triton import ModelConfig
 
-from popef._tools.dataclass import dataclass
 from poplar_triton.errors import CommandError
 
 ONNXRUNTIME, OPENVINO = "onnxruntime", "openvino"

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from rich.table import Table
 
 from popef._tools.arguments import Parser, positive, whole_number
 from popef._tools.console import naming, print_line
-from popef._tools.dataclass import dataclass
 from popef._tools.staging import StagedFile
 from popef._tools.text import escape
 from popef._tools.zero_requests import ZeroInput, make_inputs

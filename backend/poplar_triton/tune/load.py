@@ -12,9 +12,9 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
-from popef._tools.dataclass import dataclass
 from popef._tools.zero_requests import LENGTH_HEADER, ZeroInput, encode_head
 from poplar_triton.errors import ServerError
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +17,6 @@ from simipu import CompileError, LoadError, RunError
 from simipu.numerics import HALF_MAX
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.calibration.sides import Feeds, Renarrow, Side
 
 T = TypeVar("T")

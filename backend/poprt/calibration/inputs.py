@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from onnxgraph import attribute, graph_values, has_data, infer_shapes, read_arra
 from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 MIN_ROWS = 15
 """Minimum number of rows of random data: some of each kind."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -19,7 +20,6 @@ from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.calibration.comparison import Comparer, Comparison, explain, find_classes
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.sides import Feeds, Renarrow, Side

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -18,7 +18,6 @@ from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 Feeds = Mapping[str, Array]
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from simipu.numerics import HALVES, narrow_to_half
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 
 def _total(values: Array, counts: Array | None) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 from simipu import LoadError, OperatorLibrary, find_target
 
 from popef._tools.arguments import Parser, count, positive, split_names
-from popef._tools.dataclass import dataclass
 
 
 class Form(Enum):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ import popef
 from popef._tools.arguments import Parser, count
 from popef._tools.arrays import Array
 from popef._tools.console import Progress, print_line, run
-from popef._tools.dataclass import dataclass
 from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.compile.executable import Executable
 from poprt.runtime import (

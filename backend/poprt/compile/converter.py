@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnxgraph import holding_few_pages, inline, is_lent, lend_weights, remember_inferences
 from simipu import CompileError
 
-from popef._tools.dataclass import dataclass
 from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
 from poprt.options import ConverterOptions, Names

@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -48,7 +48,6 @@ from simipu.numerics import QUARTERS
 from simipu.rows import trace_rows
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.calibration import READY_SECONDS, Side, has_types
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable

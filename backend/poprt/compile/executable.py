@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -39,7 +40,6 @@ from simipu.rows import take_rows
 
 import popef
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.staging import Staging
 from poprt.calibration import Findings
 from poprt.options import CompilerOptions

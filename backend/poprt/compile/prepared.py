@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -34,7 +34,6 @@ from simipu.placement import strip_placement
 from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.calibration import Findings, Side, calibrate
 from poprt.calibration.sides import Renarrow
 from poprt.compile.dry_run import RowDifference, dry_run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,6 @@ from onnxgraph import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from simipu import CompileError
-
-from popef._tools.dataclass import dataclass
 
 _ENDS = ("s", "e")
 

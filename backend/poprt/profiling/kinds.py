@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from simipu.cost import Estimate
 from simipu.operators import Layer
-
-from popef._tools.dataclass import dataclass
 
 _HALF, _MARKED = 0.5, 0.2
 """Shares of the multiply-adds, or of the cycles, from which layers make a network of their kind."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -22,7 +22,6 @@ from simipu.numerics import QUARTERS
 from simipu.target import Target
 
 import popef
-from popef._tools.dataclass import dataclass
 from poprt.pipeline import estimate
 from poprt.profiling.kinds import describe_kind, kind_of, layer_shares
 

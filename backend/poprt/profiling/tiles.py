@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from simipu.cost import (
 from simipu.operators import IPU_COPY
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.profiling.model_profile import Profile
 
 VERSION = 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from onnxgraph import attribute
 from simipu.numerics import HALF_MAX, Convolution
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.quantizer.search import Candidate
 
 MAX_CHANNELS = 8192

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from onnxgraph import (
 from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, RunError
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt._names import QUANTISED_PRECISIONS
 from poprt.calibration.comparison import iter_chunks, iter_groups
 from poprt.calibration.reading import Data, iter_batches, read_samples

@@ -7,6 +7,7 @@ each, however many values there are, and equals the loss of the values themselve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 from simipu.numerics import FORMATS, QuarterFormat, decode, encode
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.calibration.statistics import ERRORS, HalfCounts
 
 SCALES = range(-14, 10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +17,6 @@ import onnx
 from onnxgraph import iter_bodies
 from simipu import CompileError
 
-from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean
 
 Transform = Callable[[onnx.GraphProto, bool], onnx.GraphProto]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -30,8 +30,6 @@ from onnxgraph.opsets import (
     SPLIT_TAKES_SIZES,
 )
 from simipu.operators import CHIP_DOMAIN
-
-from popef._tools.dataclass import dataclass
 
 
 class NameScope:

@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx
 from onnxgraph import attribute
 from simipu.operators import operator_of
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import GraphRule

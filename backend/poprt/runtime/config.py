@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +21,6 @@ from simipu.target import DEFAULT_CHIP, MAX_IPUS
 
 import popef
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from popef._tools.text import did_you_mean, escape
 
 

@@ -7,14 +7,13 @@ The rows of an input are concatenated: places are counted through all rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import pairwise
 from typing import ClassVar
 
 from model_runtime import ModelRunnerConfig, ModelRuntimeError
 
-from popef._tools.dataclass import dataclass
 from poprt.runtime.config import HIDDEN, DeviceWaitConfig, RunnerType, describe
 
 NO_PLACE = -1

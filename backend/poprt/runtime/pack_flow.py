@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import TIMEOUT_MAX, Condition
 
 from model_runtime import (
@@ -27,7 +27,6 @@ from model_runtime import (
 from simipu import FORKS, WATCHDOG
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.runtime.pack_algorithms import PackRunnerConfig
 from poprt.runtime.pack_layout import Group, PackLayout, Sample
 

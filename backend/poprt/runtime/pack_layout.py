@@ -7,13 +7,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from model_runtime import DataDesc, ModelRuntimeError
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.runtime.pack_algorithms import PACKINGS, FirstFit, PackAlgorithm, PackRunnerConfig
 
 Arrays = Mapping[str, Array]

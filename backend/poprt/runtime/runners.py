@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from os import PathLike
 
 import model_runtime
@@ -15,7 +15,6 @@ from simipu import CompileError
 
 import popef
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt._names import sHostConcatRunnerConfig
 from poprt.compile.executable import Executable
 from poprt.runtime.config import DataDesc, LightRunnerConfig, RuntimeConfig

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import onnx
 from onnxgraph import Value, find_inputs, graph_values
 
-from popef._tools.dataclass import dataclass
 from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
 from simipu.host_link import batch_seconds, pass_seconds, transfer_seconds

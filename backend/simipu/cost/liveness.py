@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import Value, find_inputs, iter_reads
 
-from popef._tools.dataclass import dataclass
 from simipu.operators import operator_of
 from simipu.placement import place_inputs
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import onnx
 from onnxgraph import Value, iter_reads
 
-from popef._tools.dataclass import dataclass
 from simipu.cost.liveness import Lifetime
 from simipu.cost.walk import OperatorCost, Path, Walk
 from simipu.operators import IPU_COPY

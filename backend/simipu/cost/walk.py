@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnx import numpy_helper
@@ -25,7 +25,6 @@ from onnxgraph import (
     iter_reads,
 )
 
-from popef._tools.dataclass import dataclass
 from simipu.cost.liveness import Liveness
 from simipu.cost.outlining import find_copied_weights
 from simipu.errors import CompileError

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import onnxruntime
 
-from popef._tools.dataclass import dataclass
 from simipu.errors import LoadError
 
 LIBRARY = Path(__file__).with_name("libsimipu.so")

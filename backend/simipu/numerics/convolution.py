@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnxgraph import Chain, attribute, make_body
 
-from popef._tools.dataclass import dataclass
 from simipu.numerics.blocks import Round, Shape, add_zeros, cut_end, known, multiply_blocks, pad_end
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -23,7 +24,6 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute, iter_reads, make_identity
 
-from popef._tools.dataclass import dataclass
 from simipu.errors import LoadError
 from simipu.numerics.half import HALVES
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -18,7 +18,6 @@ import onnx
 from onnx import helper
 from onnxgraph import attribute, iter_nodes, iter_reads
 
-from popef._tools.dataclass import dataclass
 from simipu.numerics.convolution import SLIC_TAPS, Convolution
 from simipu.numerics.quarter import F143, QuarterFormat
 from simipu.operators import Rounding

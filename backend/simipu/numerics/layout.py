@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import attribute, iter_reads
 
-from popef._tools.dataclass import dataclass
 from simipu.numerics.kernels import CONV, KERNELS, Dims, Kind, read_steps
 
 CHANNEL_BLOCK = 16

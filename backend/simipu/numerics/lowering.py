@@ -12,7 +12,7 @@ Runtime lacks.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ from onnxgraph import (
     replace_nodes,
 )
 
-from popef._tools.dataclass import dataclass
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies

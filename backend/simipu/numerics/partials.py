@@ -11,11 +11,11 @@ product also occurs on the chip, and the errors of all orders have the same size
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import Chain, attribute
 
-from popef._tools.dataclass import dataclass
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
 from simipu.numerics.convolution import CONVOLUTIONS, convolve
 

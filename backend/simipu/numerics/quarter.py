@@ -13,6 +13,7 @@ power (graphcore/poplibs, lib/popops/Cast.cpp).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -20,7 +21,6 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 NAN_CODE = 0x80
 _SIGN, _LARGEST_CODE = 0x80, 0x7F

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute, iter_bodies, replace_nodes
 
-from popef._tools.dataclass import dataclass
 from simipu.numerics.blocks import pad_end
 from simipu.numerics.kernels import RECURRENT, make_kernel
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import onnx
 from onnxgraph import Chain, attribute
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.layout import ViewRule

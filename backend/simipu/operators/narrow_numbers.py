@@ -9,6 +9,7 @@ product keeps sums in half. This project keeps them in float and rounds once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +18,6 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import Chain, register_stand_in
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.attributes import CHIP_DOMAIN, read_choice, read_size, refuse
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import elementwise as ew

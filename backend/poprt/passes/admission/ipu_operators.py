@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -23,8 +23,6 @@ from onnx import AttributeProto, defs
 from onnxgraph import STANDARD_DOMAINS, iter_nodes
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, IPU_COPY, find_operator
-
-from popef._tools.dataclass import dataclass
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",

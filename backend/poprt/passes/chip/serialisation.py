@@ -8,6 +8,7 @@ of the nodes that run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -15,7 +16,6 @@ from onnx import helper
 from simipu import CompileError
 from simipu.numerics import QUARTERS
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NodeBuilder

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -14,7 +15,6 @@ from onnx import TensorProto, helper
 from onnxgraph import attribute
 from simipu.operators import names_where
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.patterns import Op, Var

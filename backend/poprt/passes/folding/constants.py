@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -39,7 +39,6 @@ from simipu.numerics import QUARTERS
 from simipu.operators import find_operator, names_where
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
 from poprt.passes.folding.elimination import EliminateNopIf
 from poprt.rewrite.base import Pass, Stage, register

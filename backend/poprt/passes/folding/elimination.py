@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap, Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,6 @@ from simipu import ORT_ERRORS
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.explanations import OF_SHAPES

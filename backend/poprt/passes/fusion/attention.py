@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import FLOAT_TYPES, has_data, read_array
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.passes.folding.elimination import run_unoptimised
 from poprt.rewrite.base import register
 from poprt.rewrite.editor import GraphEditor, is_movable, join_weights

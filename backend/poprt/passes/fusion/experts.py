@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnxgraph import has_data, read_array
 from simipu.operators import operator_of
 
-from popef._tools.dataclass import dataclass
 from poprt.passes.fusion.merging import NamedMerge
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor

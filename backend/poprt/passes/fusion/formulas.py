@@ -4,6 +4,7 @@ operators."""
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,6 @@ from onnxgraph import LARGE, attribute, has_data, read_array
 from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
 from simipu.operators import CHIP_DOMAIN
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NodeBuilder

@@ -3,6 +3,8 @@ before a tensor grows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -11,7 +13,6 @@ from onnxgraph.opsets import GEMM_BROADCASTS
 from simipu.operators import names_where
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.rules import GraphRule

@@ -4,6 +4,7 @@ multiple of the chip's vector size."""
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -12,7 +13,6 @@ from onnxgraph import FLOAT_TYPES, attribute, find_inputs, has_data, iter_nodes,
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 from simipu.operators import CHIP_DOMAIN
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import register
 from poprt.rewrite.editor import GraphEditor, is_movable
 from poprt.rewrite.names import NameScope, NodeBuilder

@@ -4,6 +4,7 @@ one condition."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
@@ -11,7 +12,6 @@ from onnx import helper
 from onnxgraph import attribute, iter_defined, iter_reads, rename, set_attribute
 from simipu import CompileError
 
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor, join_weights
 from poprt.rewrite.names import NodeBuilder

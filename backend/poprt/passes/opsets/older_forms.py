@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from onnxgraph import attribute
 from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAKE_AXES
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.views import NUMBER_ATTRIBUTES, GraphView, Shape, find_value
 

@@ -9,7 +9,7 @@ they are packed again. `token_flow` finds where an operator's results have sampl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -29,7 +29,6 @@ from onnxgraph import (
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, operator_of
 
-from popef._tools.dataclass import dataclass
 from poprt.passes.fusion.masks import find_mask_inputs
 from poprt.passes.packing.token_flow import (
     BOTH,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -30,7 +30,6 @@ from simipu.operators import operator_of
 from simipu.rows import Node, NotIndependent, Rows, place_rows
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.views import GraphView, Shape
 
 PLAIN, SAMPLES, TOKENS, BOTH = "", "samples", "tokens", "both"

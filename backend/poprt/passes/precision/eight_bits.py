@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,6 @@ from simipu.numerics import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.names import take_name
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections import ChainMap
 from collections.abc import Collection, Mapping, MutableMapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,6 @@ from simipu.numerics import narrow_to_half
 from simipu.operators import CHIP_DOMAIN, TYPED
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing
 from poprt.rewrite.base import Pass, Stage, register

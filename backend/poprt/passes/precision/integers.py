@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ from onnxgraph import (
 from simipu import CompileError
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.names import take_name

@@ -13,7 +13,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -38,7 +38,6 @@ from simipu import CompileError
 from simipu.rows import NotIndependent, Rows, take_rows
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from poprt.frontend.frontends import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register

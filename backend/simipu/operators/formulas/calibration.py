@@ -7,10 +7,9 @@ accuracy; docs/ipu-performance.md, section 9, says what each was fitted on.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from popef._tools.dataclass import dataclass
 from simipu.target import Target
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-from popef._tools.dataclass import dataclass
+from dataclasses import dataclass
 
 _MESSAGE_BYTES = 12
 """Bytes of exchange code of a message at both ends together: 8 at the receiver (a source and a

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx
 from onnxgraph import Value
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import products
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import Code

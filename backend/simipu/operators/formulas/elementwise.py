@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, turning_cycles
 from simipu.operators.formulas.work import Context, Work, is_wide

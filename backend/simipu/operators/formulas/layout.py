@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 from onnxgraph import Value, attribute
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
 from simipu.target import HALF_BYTES

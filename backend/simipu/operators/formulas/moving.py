@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import code_of
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear, moved_atom

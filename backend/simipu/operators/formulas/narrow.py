@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.splits import find_rounds

@@ -25,14 +25,13 @@ PerformanceEstimation.hpp); docs/ipu-performance.md, section 3, lists the parts 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.layout import BLOCK

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
-from popef._tools.dataclass import dataclass
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.elementwise import broadcast_cycles
 from simipu.operators.formulas.layout import Layout, linear, turning_cycles

@@ -7,12 +7,12 @@ follow each other in the order groups, sums, rows, columns (ConvProgramTree, lin
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 VECTOR_BYTES = 8
 """Bytes of the vectors that a linear mapping does not cut: poputil's grain is the target's vector

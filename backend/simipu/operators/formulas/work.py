@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
 from onnxgraph import Value, attribute
 
-from popef._tools.dataclass import dataclass
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.code import NO_CODE, Code, code_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import onnx
 from onnxgraph import Chain, attribute
 
 from popef._tools.arrays import Array
-from popef._tools.dataclass import dataclass
 
 Shape = tuple[int, ...]
 
