@@ -332,8 +332,8 @@ class Session(CompiledModel):
             inputs: an array of shape (rows, *row shape) for each user input anchor.
             ready_ns: time since which a paced device could have had the rows, on the clock of
                 time.perf_counter_ns; None means now.
-            out: memory for the outputs, of the shapes and dtypes of the result, which may be used:
-                then the result has these arrays.
+            out: contiguous memory for the outputs, of the shapes and dtypes of the result, which
+                may be used: then the result has these arrays.
 
         Returns:
             An array of shape (rows, *row shape) for each user output anchor.

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 
 from popef._tools.arrays import Array
+from simipu.errors import RunError
 
 MAX_COPIED_BYTES = 4 << 10
 """Maximum size of an input that is copied to bound memory. To bind a larger one is faster."""
@@ -33,8 +34,7 @@ class BoundMemory:
         """Bound memory of small inputs."""
 
     def has_types(self, names: Sequence[str], dtypes: Sequence[np.dtype[np.generic]]) -> bool:
-        """Return whether the outputs called `names` have these types. ONNX Runtime checks the shape
-        of the memory that it is given, but not the type."""
+        """Return whether the outputs called `names` have these types."""
         types = [f"tensor({_TYPES.get(dtype.name, dtype.name)})" for dtype in dtypes]
         return [self._types[name] for name in names] == types
 
@@ -45,7 +45,8 @@ class BoundMemory:
         out: Sequence[Array],
         options: onnxruntime.RunOptions,
     ) -> list[Array]:
-        """Compute the outputs called `names` into `out`, which is the result."""
+        """Compute the outputs called `names` into `out`, which is the result. Raises RunError for
+        memory that ONNX Runtime would not write to as told: it checks only the shape."""
         if len(out) != len(self._out) or any(map(is_not, out, self._out)):
             self._bind_outputs(names, out)
         for name, value in feeds.items():
@@ -64,6 +65,15 @@ class BoundMemory:
     def _bind_outputs(self, names: Sequence[str], out: Sequence[Array]) -> None:
         self._out = ()
         for name, array in zip(names, out, strict=True):
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise RunError(
+                    f"output {name!r}: expected memory that is contiguous and can be written to"
+                )
+            if not self.has_types([name], [array.dtype]):
+                raise RunError(
+                    f"output {name!r}: expected memory of ONNX Runtime's {self._types[name]}, "
+                    f"found {array.dtype}"
+                )
             address = array.__array_interface__["data"][0]
             self._binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, address)
         self._out = out

@@ -221,7 +221,7 @@ class OrtGraph:
         out: Sequence[Array] | None = None,
     ) -> list[Array]:
         """Compute the outputs called `names`, with ONNX Runtime's values and rounding. `out` is
-        memory for them, which is then the result; it must be contiguous (see `can_fill`)."""
+        memory for them, contiguous and of their types (`can_fill`), which is then the result."""
         # The options of the last run are used again unless the watchdog has looked meanwhile: a
         # termination that comes too late must not end the next run.
         last, self._last = self._last, None

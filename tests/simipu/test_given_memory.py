@@ -83,6 +83,25 @@ def test_memory_of_another_type_than_the_output_of_a_graph_is_never_used():
         assert not graph.can_fill(["y"], [np.dtype(other)])
 
 
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda memory: memory[::2], "contiguous"),
+        (lambda memory: np.broadcast_to(memory[:1], 4), "written to"),
+        (lambda memory: memory.view(np.float16)[:4], "found float16"),
+    ],
+)
+def test_memory_that_cannot_hold_an_output_is_refused_and_not_written_to(spoil, told):
+    spec = (TensorProto.FLOAT, ["n"])
+    graph = make_ort_graph(
+        make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": spec}, {"y": spec}, {})
+    )
+    memory = np.zeros(8, np.float32)
+    with pytest.raises(RunError, match=f"output 'y': .*{told}"):
+        graph.run(["y"], {"x": np.ones(4, np.float32)}, [spoil(memory)])
+    assert not memory.any()
+
+
 def test_an_engine_uses_given_memory_for_part_of_a_batch_and_a_whole_one():
     spec = (TensorProto.FLOAT, ["n", 4])
     model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": spec}, {"y": spec}, {})
