@@ -162,21 +162,16 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, and print a report for each number of threads."""
+    """Measure, and print a report for each number of threads and network as soon as it is there."""
     options = parse_options()
     console = report.make_console()
     for threads in options.threads:
-        comparisons: list[Comparison] = []
-        found: list[list[Round]] = []
         for name in options.models:
-            compared, measured = measure(name, threads, options, console)
-            comparisons += compared
-            found += measured
-        title = (
-            "beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per request, "
-            f"{options.instances} instance(s), threads: {threads or 'the cores'}"
-        )
-        report.print_report(title, comparisons, found, console)
+            title = (
+                f"{name} beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per "
+                f"request, {options.instances} instance(s), threads: {threads or 'the cores'}"
+            )
+            report.print_report(title, *measure(name, threads, options, console), console)
 
 
 if __name__ == "__main__":

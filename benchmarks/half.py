@@ -31,7 +31,6 @@ import report
 from compared import NETWORKS, PRECISIONS, Network, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
-from rich.progress import Progress
 from rounds import parse_options
 from simipu import Direction, GraphOptions, choose_accelerator
 from simipu.opening import open_graph
@@ -42,6 +41,10 @@ Feeds = Mapping[str, Array]
 SETTLE_SECONDS = 0.12
 """ONNX Runtime's threads spin for some 50 ms after a run, on cores that the next one needs."""
 MIN_RUNS = 3
+COLUMNS = (
+    *("network", "threads", "partials", "ONNX Runtime, ms", "ours, ms", "speed", "goal"),
+    "largest difference / largest value",
+)
 PIXEL, WORD = 256, 30_522
 """Upper bounds of integers in pictures and in sentences."""
 
@@ -237,42 +240,26 @@ def read_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, and print the report."""
+    """Measure, and print a table for each network as soon as it is there."""
     options = read_options()
     console = report.make_console()
-    columns = (
-        "network",
-        "threads",
-        "partials",
-        "ONNX Runtime, ms",
-        "ours, ms",
-        "speed",
-        "goal",
-        "apart",
-    )
-    table = report.make_table(
-        f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *columns
-    )
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for name in progress.track(options.models, description="measuring"):
-            with tempfile.TemporaryDirectory() as text:
-                folder = Path(text)
-                network = NETWORKS[name](folder)
-                executables = {
-                    each: open_executable(compile_network(network, each, folder / each / name))
-                    for each in options.precisions
-                }
-                if options.profile:
-                    profile(name, network, executables, options, console)
-                    continue
-                for row in compare(name, network, executables, options):
-                    table.add_row(*row)
-                table.add_section()
-    if not options.profile:
-        console.print(table)
-        console.print(
-            "Apart: the largest difference of an output from ONNX Runtime's, of its largest value."
-        )
+    for name in options.models:
+        with console.status(f"measuring {name}"), tempfile.TemporaryDirectory() as text:
+            folder = Path(text)
+            network = NETWORKS[name](folder)
+            executables = {
+                each: open_executable(compile_network(network, each, folder / each / name))
+                for each in options.precisions
+            }
+            if options.profile:
+                profile(name, network, executables, options, console)
+                continue
+            table = report.make_table(
+                f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *COLUMNS
+            )
+            for row in compare(name, network, executables, options):
+                table.add_row(*row)
+            console.print(table)
 
 
 if __name__ == "__main__":
