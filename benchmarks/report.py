@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rounds import Comparison, Goal, Round, Subject
 
-FILE_WIDTH = 160
+FILE_WIDTH = 180
 """Width of a table that goes into a file: the widest row fits."""
 
 
