@@ -51,7 +51,7 @@ MAX_ENTRIES, MAX_BYTES = 4096, 1 << 30
 MAX_ENTRY_BYTES = 1 << 27
 """Maximum bytes of an entry; a graph that holds more is lowered by every load."""
 MAX_COMPILED_BYTES, MAX_COMPILED_ENTRY_BYTES = 1 << 32, 1 << 30
-"""The same for compiled graphs, which are in a folder of their own."""
+"""Maximum bytes of all compiled graphs and of one; they are in a folder of their own."""
 _ALIGNMENT = 64
 """Alignment of a compiled graph in its entry: OpenVINO copies weights that have less."""
 _DIGEST_BYTES, _SIZE_BYTES = 32, 8

@@ -26,8 +26,8 @@ import simipu.forks  # noqa: F401
 
 
 class Ending(Protocol):
-    """Object that ends a run when `terminate` is set: onnxruntime.RunOptions. Each run has its own
-    object, so a late check cannot end another run."""
+    """Object that ends a run when `terminate` is set: onnxruntime.RunOptions. A later run has
+    the same object only if no check came meanwhile, so a late check cannot end another run."""
 
     terminate: bool
 

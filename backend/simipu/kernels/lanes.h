@@ -1,6 +1,7 @@
 /* Convolutions of groups of one channel where channels.h would waste much: LANES neighbouring channels at a
    time, one in each lane, with the field turned so that a position's channels are neighbours. Strides,
    dilations and padding are then only places in the turned field, and no lane is idle at the ends of rows.
+   A field whose channels are in blocks lies like that already: it is copied for padding only.
 
        field                   turned, with its padding
        channel 0: a b c d      0 0 . .   a e . .   b f . .   c g . .   d h . .   0 0 . .
