@@ -25,6 +25,8 @@ WARM_UP_SECONDS = 0.1
 MIN_BURSTS, LARGEST_WINDOW_SECONDS = 10, 4.0
 """Answers to as many requests as are in flight, over the windows of a measurement; no window is
 lengthened for more than that."""
+WINDOW_BURSTS = 1.25
+"""A window is never shorter: perf_analyzer fails if one sees no answer, and would be run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +190,9 @@ def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]
     for comparison in comparisons:
         at_once = comparison.concurrency
         runs = [measure(each, at_once, WARM_UP_SECONDS) for each in comparison.subjects]
-        window = (
-            MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS
-        )
-        windows.append(min(window, LARGEST_WINDOW_SECONDS))
+        burst = at_once / min(run.per_second for run in runs)
+        window = min(MIN_BURSTS * burst / perf_analyzer.NUM_WINDOWS, LARGEST_WINDOW_SECONDS)
+        windows.append(max(window, WINDOW_BURSTS * burst))
     return windows
 
 
