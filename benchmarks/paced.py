@@ -86,7 +86,7 @@ def write_models(models: Path, sources: Path) -> dict[str, int]:
     batch = repository.BATCH_SIZE
     one = CompilerOptions()
     several = CompilerOptions(num_ipus=STAGES, enable_pipelining=True, batches_per_step=STAGES)
-    made = {f"steps {steps}": (synthetic.make_steps(steps), batch, batch, one) for steps in STEPS}
+    made = {f"steps_{steps}": (synthetic.make_steps(steps), batch, batch, one) for steps in STEPS}
     made["link"] = synthetic.make_nothing(LINK_WIDTH), LINK_BATCH, 1, one
     made["pipeline"] = synthetic.make_steps(STEPS[1]), batch, STAGES * batch, several
     made["slow"] = synthetic.make_convnet(), batch, batch, one
@@ -94,7 +94,7 @@ def write_models(models: Path, sources: Path) -> dict[str, int]:
     for name, (model, batch_size, rows, options) in made.items():
         repository.write_poplar_model(sources / name, model, batch_size, options)
         for mode, parameters in MODES.items():
-            twin = models / f"{name} {mode}".replace(" ", "_")
+            twin = models / f"{name}_{mode}"
             config = repository.write_twin(twin, sources / name, **parameters)
             # No request joins another in Triton's batcher.
             config.max_batch_size = requests[twin.name] = rows

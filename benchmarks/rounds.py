@@ -187,10 +187,15 @@ def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]
     too few.
     """
     windows = []
+    rates: dict[tuple[str, str], float] = {}
     for comparison in comparisons:
         at_once = comparison.concurrency
-        runs = [measure(each, at_once, WARM_UP_SECONDS) for each in comparison.subjects]
-        burst = at_once / min(run.per_second for run in runs)
+        for subject in comparison.subjects:
+            known = rates.get((subject.model, subject.server), math.inf)
+            window = max(WARM_UP_SECONDS, WINDOW_BURSTS * at_once / known)
+            rates[subject.model, subject.server] = measure(subject, at_once, window).per_second
+        slowest = min(rates[subject.model, subject.server] for subject in comparison.subjects)
+        burst = at_once / slowest
         window = min(MIN_BURSTS * burst / perf_analyzer.NUM_WINDOWS, LARGEST_WINDOW_SECONDS)
         windows.append(max(window, WINDOW_BURSTS * burst))
     return windows
