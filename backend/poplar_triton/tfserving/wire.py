@@ -102,17 +102,28 @@ def write_varints(values: Array) -> bytes:
         if values.dtype.kind == "i"
         else flat.astype(np.uint64)
     )
-    longest = -(-int(numbers.max()).bit_length() // _BITS)
-    octets = np.empty((numbers.size, longest), np.uint8)
-    counts = np.empty((numbers.size, longest), np.bool_)
-    for place in range(longest):
-        rest = numbers >> np.uint64(_BITS * place)
-        counts[:, place] = rest > 0
-        octets[:, place] = rest.astype(np.uint8) | _MORE
-    counts[:, 0] = True  # a zero takes a byte
-    ends = counts.sum(axis=1) - 1
-    octets[np.arange(numbers.size), ends] &= _PART
-    return octets[counts].tobytes()
+    return b"".join(
+        _write_some(numbers[place : place + _AT_ONCE])
+        for place in range(0, numbers.size, _AT_ONCE)
+    )
+
+
+def _write_some(numbers: npt.NDArray[np.uint64]) -> bytes:
+    longest = max(1, -(-int(numbers.max()).bit_length() // _BITS))
+    values = numbers.astype(np.uint32) if longest <= _FEW_PARTS else numbers
+    lengths = np.ones(values.size, np.intp)
+    for place in range(1, longest):
+        lengths += values >= 1 << (_BITS * place)
+    ends = np.cumsum(lengths)
+    first = ends - lengths
+    octets = np.empty(ends[-1], np.uint8)
+    octets[first] = values.astype(np.uint8) | _MORE
+    for place in range(1, longest):
+        longer = np.flatnonzero(lengths > place)
+        part = values[longer] >> values.dtype.type(_BITS * place)
+        octets[first[longer] + place] = part.astype(np.uint8) | _MORE
+    octets[ends - 1] &= _PART
+    return octets.tobytes()
 
 
 def _write_few(numbers: Iterable[int]) -> bytes:

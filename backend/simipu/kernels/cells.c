@@ -450,7 +450,7 @@ static void size_weave(struct weave *weave, const struct machine *machine) {
     weave->panels = weave->reset.panel + divide_up(weave->reset.last - weave->reset.first, PANEL);
     int64_t most = CHUNK / (of->directions * of->batch * weave->columns);
     weave->chunk = most < 1 ? 1 : most < of->steps ? most : of->steps;
-    int64_t groups = divide_up(machine->threads ? machine->threads : SUPPOSED_THREADS, of->directions);
+    int64_t groups = divide_up(count_threads(machine), of->directions);
     weave->row_group = divide_up(divide_up(of->batch, groups), TILE_ROWS) * TILE_ROWS;
     weave->row_groups = divide_up(of->batch, weave->row_group);
     int64_t uses =

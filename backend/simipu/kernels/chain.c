@@ -2,7 +2,7 @@
 
 #include "tasks.h"
 
-enum { RUNS_OF_TASK = 64 };
+enum { RUNS_OF_TASK = 16 };
 
 struct walk {
     const struct chain *chain;

@@ -66,13 +66,22 @@ static int is_copied(const struct geometry *g) {
     return c->source.element != FLOAT;
 }
 
-/* A block of channels of the padded field; `plane` is the first one's number. */
-static void copy_block(const struct geometry *g, int64_t plane, float *to) {
+/* Rows of the padded field, of all its layers, from `first` to before `end`. */
+struct rows {
+    int64_t first, end;
+};
+
+static struct rows all_rows(const int64_t *sizes) { return (struct rows){0, sizes[0] * sizes[1]}; }
+
+/* Rows of a block of channels of the padded field, each at its place in `to`; `plane` is the number of the
+   block's first channel. */
+static void copy_block(const struct geometry *g, int64_t plane, struct rows rows, float *to) {
     const struct convolution *c = g->of;
     const float *source = (const float *)c->source.data + plane * c->field[0] * c->field[1] * c->field[2];
     int64_t before = c->before[2], size = g->sizes[2], start = before < size ? before : size;
     int64_t end = before + c->field[2] < size ? before + c->field[2] : size;
-    for (int64_t row = 0; row < g->sizes[0] * g->sizes[1]; row++, to += size * CHANNEL_BLOCK) {
+    to += rows.first * size * CHANNEL_BLOCK;
+    for (int64_t row = rows.first; row < rows.end; row++, to += size * CHANNEL_BLOCK) {
         int64_t z = row / g->sizes[1] - c->before[0], y = row % g->sizes[1] - c->before[1];
         int is_inside = z >= 0 && z < c->field[0] && y >= 0 && y < c->field[1] && start < end;
         int64_t zeros = is_inside ? start : size;
@@ -129,7 +138,7 @@ static void copy_plane(void *data, size_t number) {
     const struct convolution *c = g->of;
     if (c->is_source_blocked) {
         int64_t plane = (int64_t)number * CHANNEL_BLOCK;
-        copy_block(g, plane, g->copy + plane * g->plane);
+        copy_block(g, plane, all_rows(g->sizes), g->copy + plane * g->plane);
         return;
     }
     int64_t from = (int64_t)number * c->field[0] * c->field[1] * c->field[2];

@@ -17,6 +17,7 @@ enum {
     TURNED_BACK = 192,        /* positions that are turned back at a time: whole tiles and registers */
     BLOCKED_CHUNK = 60,       /* positions of CHANNEL_BLOCK channels: whole tiles, up to a run */
     MIN_CHANNELS = LANES / 2, /* fewer leave too many lanes idle */
+    NEAR_FIELD = 8192,        /* floats: threads do not wait for each other to allocate a small field */
 };
 
 /* The turned field; the terms of its geometry begin at places in it. */
@@ -25,6 +26,7 @@ struct lanes {
     const struct machine *machine;
     int64_t sizes[MAX_SPATIAL]; /* what the windows touch */
     int64_t width;              /* channels of a task, which lie together in its field */
+    int64_t parts, part_rows;   /* of the result's rows: tasks of the same channels */
     int has_failed;             /* there is no memory */
 };
 
@@ -57,13 +59,15 @@ static void turn_row(const struct operand *source, int64_t from, int64_t plane, 
     }
 }
 
-static void turn_field(const struct lanes *turned, int64_t first_plane, int lanes, float *to) {
+static void turn_field(const struct lanes *turned, int64_t first_plane, int lanes, struct rows rows,
+                       float *to) {
     const struct convolution *c = turned->geometry->of;
     const int64_t *sizes = turned->sizes;
     int64_t plane = c->field[0] * c->field[1] * c->field[2], before = c->before[2], width = turned->width;
     int64_t start = before < sizes[2] ? before : sizes[2];
     int64_t end = before + c->field[2] < sizes[2] ? before + c->field[2] : sizes[2];
-    for (int64_t row = 0; row < sizes[0] * sizes[1]; row++, to += sizes[2] * width) {
+    to += rows.first * sizes[2] * width;
+    for (int64_t row = rows.first; row < rows.end; row++, to += sizes[2] * width) {
         int64_t z = row / sizes[1] - c->before[0], y = row % sizes[1] - c->before[1];
         int is_inside = z >= 0 && z < c->field[0] && y >= 0 && y < c->field[1] && start < end;
         int64_t zeros = is_inside ? start : sizes[2];
@@ -163,8 +167,8 @@ static void turn_weights(const struct geometry *g, int64_t first_filter, int64_t
 struct chunks {
     const struct lanes *turned;
     const float *field;
-    int64_t batch;
-    int lanes; /* that are used */
+    int64_t batch, position, end; /* of the result: the first one, and after the last one */
+    int lanes;                    /* that are used */
 };
 
 /* Up to TURNED_BACK positions of outputs that lie `outputs` planes of the result apart. */
@@ -172,7 +176,7 @@ static void sum_chunk(const struct chunks *chunks, int64_t part, const float *we
                       int64_t position) {
     const struct geometry *g = chunks->turned->geometry;
     const struct convolution *c = g->of;
-    int64_t count = g->positions - position < TURNED_BACK ? g->positions - position : TURNED_BACK;
+    int64_t count = chunks->end - position < TURNED_BACK ? chunks->end - position : TURNED_BACK;
     struct operand_run operands[MAX_OPERANDS];
     int64_t starts[TURNED_BACK + TILE_POSITIONS];
     _Alignas(64) float totals[TURNED_BACK * LANES], rows[LANES][TURNED_BACK];
@@ -196,7 +200,7 @@ static void sum_blocked_chunk(const struct chunks *chunks, const float *weights,
                               int64_t position) {
     const struct geometry *g = chunks->turned->geometry;
     const struct convolution *c = g->of;
-    int64_t count = g->positions - position < BLOCKED_CHUNK ? g->positions - position : BLOCKED_CHUNK;
+    int64_t count = chunks->end - position < BLOCKED_CHUNK ? chunks->end - position : BLOCKED_CHUNK;
     struct operand_run operands[MAX_OPERANDS];
     int64_t starts[BLOCKED_CHUNK + TILE_POSITIONS];
     _Alignas(64) float totals[BLOCKED_CHUNK * CHANNEL_BLOCK];
@@ -216,7 +220,7 @@ static void sum_chunks(const struct chunks *chunks, int64_t first) {
     if (c->is_result_blocked) {
         for (int64_t part = 0; part < CHANNEL_BLOCK; part += LANES)
             turn_weights(g, first + part, 1, LANES, weights + part * g->num_terms);
-        for (int64_t at = 0; at < g->positions; at += BLOCKED_CHUNK)
+        for (int64_t at = chunks->position; at < chunks->end; at += BLOCKED_CHUNK)
             sum_blocked_chunk(chunks, weights, first, at);
         return;
     }
@@ -224,9 +228,16 @@ static void sum_chunks(const struct chunks *chunks, int64_t first) {
         for (int64_t i = 0; i < c->outputs; i++) {
             int64_t output = (first + part) * c->outputs + i;
             turn_weights(g, output, c->outputs, chunks->lanes, weights);
-            for (int64_t at = 0; at < g->positions; at += TURNED_BACK)
+            for (int64_t at = chunks->position; at < chunks->end; at += TURNED_BACK)
                 sum_chunk(chunks, part, weights, output, at);
         }
+}
+
+/* The rows of the turned field that the windows of `rows` of the result touch. */
+static struct rows find_touched(const struct lanes *turned, struct rows rows) {
+    const struct convolution *c = turned->geometry->of;
+    if (turned->parts == 1) return all_rows(turned->sizes);
+    return (struct rows){rows.first * c->strides[1], (rows.end - 1) * c->strides[1] + reach(c, 1) + 1};
 }
 
 static void convolve_lanes(void *data, size_t number) {
@@ -234,8 +245,15 @@ static void convolve_lanes(void *data, size_t number) {
     const struct geometry *g = turned->geometry;
     const struct convolution *c = g->of;
     const struct machine *machine = turned->machine;
-    int64_t blocks = divide_up(c->groups, turned->width), first = (int64_t)number % blocks * turned->width;
-    struct chunks chunks = {.turned = turned, .batch = (int64_t)number / blocks};
+    int64_t blocks = divide_up(c->groups, turned->width), part = (int64_t)number % turned->parts;
+    int64_t block = (int64_t)number / turned->parts, first = block % blocks * turned->width;
+    int64_t height = c->result_sizes[0] * c->result_sizes[1];
+    struct rows rows = {part * turned->part_rows, (part + 1) * turned->part_rows};
+    if (rows.end > height) rows.end = height;
+    struct chunks chunks = {.turned = turned,
+                            .batch = block / blocks,
+                            .position = rows.first * c->result_sizes[2],
+                            .end = rows.end * c->result_sizes[2]};
     chunks.lanes = (int)(c->groups - first < LANES ? c->groups - first : LANES);
     int64_t plane = chunks.batch * c->groups + first;
     if (c->is_source_blocked && !is_copied(g)) {
@@ -244,18 +262,29 @@ static void convolve_lanes(void *data, size_t number) {
         return;
     }
     size_t floats = (size_t)(turned->sizes[0] * turned->sizes[1] * turned->sizes[2] * turned->width);
-    float *field = machine->allocate(machine->owner, floats * sizeof *field);
+    _Alignas(64) float near[NEAR_FIELD];
+    int is_near = floats <= NEAR_FIELD;
+    float *field = is_near ? near : machine->allocate(machine->owner, floats * sizeof *field);
     if (!field) {
         __atomic_store_n(&turned->has_failed, 1, __ATOMIC_RELAXED);
         return;
     }
     if (c->is_source_blocked)
-        copy_block(g, plane, field);
+        copy_block(g, plane, find_touched(turned, rows), field);
     else
-        turn_field(turned, plane, chunks.lanes, field);
+        turn_field(turned, plane, chunks.lanes, find_touched(turned, rows), field);
     chunks.field = field;
     sum_chunks(&chunks, first);
-    machine->release(machine->owner, field);
+    if (!is_near) machine->release(machine->owner, field);
+}
+
+/* How many rows of the result a task has: all of them, unless there are too few `tasks` for all threads. A
+   part takes some rows of its neighbours' fields, too. */
+static int64_t find_part_rows(const struct convolution *c, int64_t tasks, int threads) {
+    int64_t rows = c->result_sizes[0] * c->result_sizes[1];
+    if (threads == 1 || c->result_sizes[0] > 1 || tasks >= 2 * threads) return rows;
+    int64_t part = divide_up(rows, divide_up(2 * threads, tasks)), least = 2 * (reach(c, 1) + 1);
+    return part < least ? least : part;
 }
 
 static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *machine) {
@@ -272,11 +301,15 @@ static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *
         int64_t z = tap / c->kernel[2] / c->kernel[1] * c->dilations[0];
         g->terms[i].plane = ((z * turned.sizes[1] + y) * turned.sizes[2] + x) * turned.width;
     }
-    size_t tasks = (size_t)(c->batches * divide_up(c->groups, turned.width));
-    if ((double)c->batches * c->groups * c->outputs * g->positions * g->taps < SMALL_JOB)
-        for (size_t i = 0; i < tasks; i++) convolve_lanes(&turned, i);
+    int64_t tasks = c->batches * divide_up(c->groups, turned.width);
+    int is_small = is_small_sum(g), threads = is_small ? 1 : count_threads(machine);
+    turned.part_rows = find_part_rows(c, tasks, threads);
+    turned.parts = divide_up(c->result_sizes[0] * c->result_sizes[1], turned.part_rows);
+    tasks *= turned.parts;
+    if (is_small)
+        for (int64_t i = 0; i < tasks; i++) convolve_lanes(&turned, (size_t)i);
     else
-        machine->parallel(machine->owner, convolve_lanes, tasks, &turned);
+        machine->parallel(machine->owner, convolve_lanes, (size_t)tasks, &turned);
     return turned.has_failed ? NO_MEMORY : DONE;
 }
 

@@ -267,12 +267,22 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
 
 INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
+#ifndef SIMIPU_SMALL_JOB
+#define SIMIPU_SMALL_JOB (1 << 19)
+#endif
+
 enum {
-    SUPPOSED_THREADS = 4, /* where nobody knows */
-    TASKS_OF_THREAD = 4,  /* that it has something to do to the end */
-    SMALL_JOB = 1 << 20,  /* products that are no work for several threads, */
-    SMALL_TASK = 1 << 20, /* and no work for one where they can be avoided */
+    SUPPOSED_THREADS = 4,         /* where nobody knows */
+    TASKS_OF_THREAD = 4,          /* that it has something to do to the end */
+    SMALL_JOB = SIMIPU_SMALL_JOB, /* products that are no work for several threads, */
+    SMALL_TASK = 1 << 20,         /* and no work for one where they can be avoided */
+    PACKING = 8,                  /* products that take as long as packing a value of the right side, */
+    FINISHING = 32,               /* and as the steps of a result */
 };
+
+static int count_threads(const struct machine *machine) {
+    return machine->threads ? machine->threads : SUPPOSED_THREADS;
+}
 
 /* Rows of a task: as many whole tiles as there is room for totals of, and with plain results no more than a
    run of `finish_columns`. */
@@ -287,7 +297,7 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
     if (!batches || !job->rows || !job->columns) return;
     int64_t unit = job->is_blocked && PANEL % CHANNEL_BLOCK ? CHANNEL_BLOCK : PANEL;
     int64_t units = divide_up(job->columns, unit), row_blocks = divide_up(job->rows, MAX_ROWS);
-    int64_t threads = machine->threads ? machine->threads : SUPPOSED_THREADS, most = MAX_COLUMNS / unit;
+    int64_t threads = count_threads(machine), most = MAX_COLUMNS / unit;
     int64_t wide = threads > 1 ? units * row_blocks * batches / (threads * TASKS_OF_THREAD) : most;
     wide = wide < 1 ? 1 : wide > most ? most : wide;
     job->column_blocks = divide_up(units, wide);
@@ -301,7 +311,8 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
     job->row_block = divide_up(divide_up(job->rows, row_blocks), TILE_ROWS) * TILE_ROWS;
     job->row_blocks = divide_up(job->rows, job->row_block);
     size_t tasks = (size_t)(job->column_blocks * job->row_blocks * batches);
-    if (products < SMALL_JOB || tasks == 1)
+    double others = (double)batches * job->columns * (PACKING * depth + FINISHING * job->rows);
+    if (products + others < SMALL_JOB || tasks == 1)
         for (size_t i = 0; i < tasks; i++) run_task(job, i);
     else
         machine->parallel(machine->owner, run_task, tasks, job);
