@@ -103,8 +103,7 @@ def write_varints(values: Array) -> bytes:
         else flat.astype(np.uint64)
     )
     return b"".join(
-        _write_some(numbers[place : place + _AT_ONCE])
-        for place in range(0, numbers.size, _AT_ONCE)
+        _write_some(numbers[place : place + _AT_ONCE]) for place in range(0, numbers.size, _AT_ONCE)
     )
 
 
