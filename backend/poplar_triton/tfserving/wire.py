@@ -73,6 +73,11 @@ def _read_few(packed: bytes) -> npt.NDArray[np.uint64]:
     return np.array(numbers, np.uint64)
 
 
+def _choose_unsigned(longest: int) -> type[np.uint32 | np.uint64]:
+    """Return the type for numbers of at most `longest` bytes. 32 bits take half the time."""
+    return np.uint32 if longest <= _FEW_PARTS else np.uint64
+
+
 def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
     """Return the numbers that end at `ends`."""
     first = np.concatenate(([0], ends[:-1]))
@@ -80,8 +85,7 @@ def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt
     longest = int(lengths.max())
     if longest > _MAX_BYTES:
         raise ValueError(_TOO_LONG)
-    # 32 bits take half the time: enough for halves and other numbers of up to four bytes.
-    unsigned = np.uint32 if longest <= _FEW_PARTS else np.uint64
+    unsigned = _choose_unsigned(longest)
     numbers: npt.NDArray[Any] = (octets[first] & _PART).astype(unsigned)
     for place in range(1, longest):
         longer = np.flatnonzero(lengths > place)
@@ -109,7 +113,7 @@ def write_varints(values: Array) -> bytes:
 
 def _write_some(numbers: npt.NDArray[np.uint64]) -> bytes:
     longest = max(1, -(-int(numbers.max()).bit_length() // _BITS))
-    values = numbers.astype(np.uint32) if longest <= _FEW_PARTS else numbers
+    values: npt.NDArray[Any] = numbers.astype(_choose_unsigned(longest))
     lengths = np.ones(values.size, np.intp)
     for place in range(1, longest):
         lengths += values >= 1 << (_BITS * place)

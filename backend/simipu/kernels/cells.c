@@ -462,12 +462,9 @@ static void run_chunk(struct weave *weave, const struct machine *machine) {
     const struct recurrence *of = weave->of;
     for (int64_t direction = 0; direction < of->directions; direction++)
         multiply_ahead(weave, direction, machine);
-    size_t strands = (size_t)(of->directions * weave->row_groups);
+    int64_t strands = of->directions * weave->row_groups;
     double products = (double)weave->chunk * of->batch * of->directions * weave->depth * weave->columns;
-    if (products >= SMALL_JOB)
-        machine->parallel(machine->owner, run_strand, strands, weave);
-    else
-        for (size_t i = 0; i < strands; i++) run_strand(weave, i);
+    run_tasks(machine, products < SMALL_JOB, run_strand, strands, weave);
 }
 
 enum outcome OF_SET(simipu_recur)(const struct recurrence *recurrence, const struct machine *machine) {

@@ -64,10 +64,7 @@ enum outcome OF_SET(simipu_run_chain)(const struct chain *chain, const struct ma
     struct walk walk = {chain, divide_up(chain->sizes[chain->rank - 1], RUN), 1};
     walk.runs = walk.runs_of_row;
     for (int axis = 0; axis < chain->rank - 1; axis++) walk.runs *= chain->sizes[axis];
-    size_t tasks = (size_t)divide_up(walk.runs, RUNS_OF_TASK);
-    if (tasks > 1)
-        machine->parallel(machine->owner, run_some, tasks, &walk);
-    else if (tasks)
-        run_some(&walk, 0);
+    int64_t tasks = divide_up(walk.runs, RUNS_OF_TASK);
+    run_tasks(machine, tasks < 2, run_some, tasks, &walk);
     return DONE;
 }

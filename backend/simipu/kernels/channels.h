@@ -100,11 +100,7 @@ static int is_small_sum(const struct geometry *g) {
 
 static void convolve_channels(struct geometry *g, const struct machine *machine) {
     const struct convolution *c = g->of;
-    size_t tasks = (size_t)(c->batches * c->groups);
-    if (is_small_sum(g))
-        for (size_t i = 0; i < tasks; i++) convolve_channel(g, i);
-    else
-        machine->parallel(machine->owner, convolve_channel, tasks, g);
+    run_tasks(machine, is_small_sum(g), convolve_channel, c->batches * c->groups, g);
 }
 
 #endif

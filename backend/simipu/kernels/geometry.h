@@ -66,7 +66,7 @@ static int is_copied(const struct geometry *g) {
     return c->source.element != FLOAT;
 }
 
-/* Rows of the padded field, of all its layers, from `first` to before `end`. */
+/* Rows of the padded field or of the result, of all layers, from `first` to before `end`. */
 struct rows {
     int64_t first, end;
 };
@@ -173,10 +173,7 @@ static enum outcome take_field(struct geometry *g, int is_needed, const struct m
     memset(g->copy + planes * g->plane, 0, SLACK * sizeof *g->copy);
     g->field = g->copy;
     int64_t tasks = planes / g->pitch;
-    if (planes * g->plane < SMALL_JOB / 8)
-        for (int64_t i = 0; i < tasks; i++) copy_plane(g, (size_t)i);
-    else
-        machine->parallel(machine->owner, copy_plane, (size_t)tasks, g);
+    run_tasks(machine, planes * g->plane < SMALL_JOB / 8, copy_plane, tasks, g);
     return DONE;
 }
 

@@ -1,7 +1,8 @@
 /* Convolutions of groups of one channel where channels.h would waste much: LANES neighbouring channels at a
    time, one in each lane, with the field turned so that a position's channels are neighbours. Strides,
    dilations and padding are then only places in the turned field, and no lane is idle at the ends of rows.
-   A field whose channels are in blocks lies like that already: it is copied for padding only.
+   A field whose channels are in blocks lies like that already: it is copied for padding only. Where the
+   channels are too few tasks for all threads, the rows of the result are divided, too.
 
        field                   turned, with its padding
        channel 0: a b c d      0 0 . .   a e . .   b f . .   c g . .   d h . .   0 0 . .
@@ -306,10 +307,7 @@ static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *
     turned.part_rows = find_part_rows(c, tasks, threads);
     turned.parts = divide_up(c->result_sizes[0] * c->result_sizes[1], turned.part_rows);
     tasks *= turned.parts;
-    if (is_small)
-        for (int64_t i = 0; i < tasks; i++) convolve_lanes(&turned, (size_t)i);
-    else
-        machine->parallel(machine->owner, convolve_lanes, (size_t)tasks, &turned);
+    run_tasks(machine, is_small, convolve_lanes, tasks, &turned);
     return turned.has_failed ? NO_MEMORY : DONE;
 }
 

@@ -284,6 +284,13 @@ static int count_threads(const struct machine *machine) {
     return machine->threads ? machine->threads : SUPPOSED_THREADS;
 }
 
+/* work(data, i) for each i below `count`: in this thread if it is a small job. */
+static void run_tasks(const struct machine *machine, int is_small, void (*work)(void *data, size_t i),
+                      int64_t count, void *data) {
+    if (!is_small) machine->parallel(machine->owner, work, (size_t)count, data);
+    for (int64_t i = 0; is_small && i < count; i++) work(data, (size_t)i);
+}
+
 /* Rows of a task: as many whole tiles as there is room for totals of, and with plain results no more than a
    run of `finish_columns`. */
 static int64_t find_max_rows(const struct job *job) {
@@ -310,12 +317,9 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
         row_blocks++;
     job->row_block = divide_up(divide_up(job->rows, row_blocks), TILE_ROWS) * TILE_ROWS;
     job->row_blocks = divide_up(job->rows, job->row_block);
-    size_t tasks = (size_t)(job->column_blocks * job->row_blocks * batches);
+    int64_t tasks = job->column_blocks * job->row_blocks * batches;
     double others = (double)batches * job->columns * (PACKING * depth + FINISHING * job->rows);
-    if (products + others < SMALL_JOB || tasks == 1)
-        for (size_t i = 0; i < tasks; i++) run_task(job, i);
-    else
-        machine->parallel(machine->owner, run_task, tasks, job);
+    run_tasks(machine, products + others < SMALL_JOB || tasks == 1, run_task, tasks, job);
 }
 
 #endif
