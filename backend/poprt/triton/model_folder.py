@@ -92,6 +92,7 @@ def _lock(descriptor: int, wait: bool) -> bool:
 
 VERSION = "1"
 _CONFIG, _NAMES = "config.pbtxt", "name_map.json"
+_WEIGHTS, _EXECUTABLE = "weights.popef", "executable.popef"
 ADDRESS = "127.0.0.1:8000"
 """Address of the HTTP of `poplar-triton serve` with its default port."""
 
@@ -209,7 +210,7 @@ class ModelFolder:
 
         A server looks for the executable, which is last.
         """
-        return self.version / "weights.popef", self.version / "executable.popef"
+        return self.version / _WEIGHTS, self.version / _EXECUTABLE
 
     def _find_names(self, compiled: Executable) -> tuple[dict[str, str], bool]:
         """Return the friendly names of all anchors, and whether they come from a kept file."""
@@ -279,13 +280,13 @@ def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> No
 
     weights.popef is replaced just before executable.popef.
     """
-    weights = staging.open(folder / "weights.popef") if compiled.weights else None
-    compiled.export(staging.open(folder / "executable.popef"), weights)
+    weights = staging.open(folder / _WEIGHTS) if compiled.weights else None
+    compiled.export(staging.open(folder / _EXECUTABLE), weights)
 
 
 def note_executable(compiled: Executable, folder: Path) -> None:
     """Let servers know the files that stage_executable wrote."""
-    names = ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
+    names = (_EXECUTABLE, _WEIGHTS)[: 1 + bool(compiled.weights)]
     compiled.note_loadable([folder / name for name in names])
 
 
@@ -341,7 +342,8 @@ class NewVersion(ModelFolder):
     time.
 
     config.pbtxt is kept and must fit the new version, unless `overwrite_config` is set. The
-    friendly names are those of the newest version that has a name_map.json.
+    friendly names are those of the newest version that has a name_map.json and an
+    executable.popef.
     """
 
     def __enter__(self) -> NewVersion:
@@ -396,7 +398,7 @@ class NewVersion(ModelFolder):
 
         A server looks for the executable, which is last.
         """
-        order = [*(["weights.popef"] if compiled.weights else []), "executable.popef"]
+        order = [*([_WEIGHTS] if compiled.weights else []), _EXECUTABLE]
         with ExitStack() as held:
             streams = [
                 held.enter_context(create(staged / name, self.version / name)) for name in order
@@ -421,8 +423,11 @@ class NewVersion(ModelFolder):
     def _look(self) -> None:
         """Find the next version, and the version whose names are kept."""
         self.version = self.path / str(find_newest(self.path) + 1)
+        # Where files are copied, the map may be incomplete until the executable, the last, appears.
         named = [
-            file for file in self.path.glob(f"*/{_NAMES}") if _VERSION.fullmatch(file.parent.name)
+            file
+            for file in self.path.glob(f"*/{_NAMES}")
+            if _VERSION.fullmatch(file.parent.name) and (file.parent / _EXECUTABLE).exists()
         ]
         newest = max(named, key=lambda file: int(file.parent.name), default=None)
         self._names_file = newest or self.version / _NAMES

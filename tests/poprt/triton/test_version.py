@@ -146,6 +146,16 @@ def test_friendly_names_go_from_version_to_version(compiled, tmp_path):
     load(folder / "4")
 
 
+def test_a_name_map_that_another_publisher_still_copies_is_not_read(compiled, tmp_path):
+    """File systems without locks and renaming show it so."""
+    folder = tmp_path / "m"
+    publish_version(compiled, folder)
+    (folder / "2").mkdir()
+    (folder / "2/name_map.json").touch()
+    lines = publish_version(compiled, folder)
+    assert f"wrote {folder}/3/name_map.json, as {folder}/1/name_map.json has it" in lines
+
+
 def test_a_version_with_other_tensors_is_refused_unless_told(compiled, halved, tmp_path):
     folder = tmp_path / "m"
     publish_version(compiled, folder)
