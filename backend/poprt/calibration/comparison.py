@@ -188,7 +188,7 @@ MAX_ROUNDS = 6
 MAX_TENSORS = 500
 """Maximum number of tensors that are compared at once: the time that ONNX Runtime takes for each
 output grows with their number."""
-MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 8.0, 4.0
+MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 5.0, 4.0
 _CHUNK_BYTES = 256 << 20
 _MAX_CHUNKS = 3
 """Maximum number of chunks of tensors; each takes two runs of the whole graph."""

@@ -22,7 +22,8 @@ from popef._tools.arrays import Array
 Feeds = Mapping[str, Array]
 
 ENOUGH_SECONDS = 2.0
-"""Time in seconds after which no further batch is computed."""
+"""Time in seconds that the batches after the first may take: one that would end later is not
+begun."""
 MIN_LIMIT_SECONDS, MAX_LIMIT_SECONDS = 120.0, 3600.0
 """Bounds of the time limit of one batch, in seconds."""
 _MIN_OPERATIONS_PER_CORE_SECOND = 5 * 10**8
@@ -44,10 +45,11 @@ class Side:
     model: onnx.ModelProto
     weights: Mapping[str, Array]
     numerics: Numerics | None
-    _lowered: dict[KernelUse, tuple[onnx.ModelProto, dict[str, Array]]] = field(
+    _lowered: dict[KernelUse, tuple[onnx.ModelProto, dict[str, Array], float]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """The lowered model with its weights, which takes as long as a short run."""
+    """The lowered model, its weights and the time limit of one batch in seconds: to find them takes
+    as long as a short run."""
 
     def run(
         self,
@@ -57,15 +59,19 @@ class Side:
         change: Callable[[onnx.GraphProto], None] = lambda _graph: None,
         enough_seconds: float = ENOUGH_SECONDS,
     ) -> Iterator[list[Array]]:
-        """Yield the values of `names` (default: the outputs) for each batch, until enough time has
-        passed.
+        """Yield the values of `names` (default: the outputs) for each batch; after the first,
+        those that end within `enough_seconds` if each takes as long as the one before.
 
         `change` may add outputs to the lowered graph. Raises LoadError and RunError.
         """
         wanted: list[str] = []
+        # All tensors must be available to callers, and are read before they are rounded.
+        kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
 
         def make(kernels: KernelUse) -> Lowered:
-            lowered, values = self._lower(kernels)
+            original, values, _ = self._lower(kernels)
+            lowered = onnx.ModelProto()
+            lowered.CopyFrom(original)
             change(lowered.graph)
             known = {value.name: value for value in lowered.graph.output}
             wanted[:] = known if names is None else names
@@ -82,31 +88,28 @@ class Side:
 
         options = GraphOptions(
             prepack=False,
-            limit_seconds=self._limit_seconds(),
+            limit_seconds=self._lower(kernels)[-1],
             ready_seconds=READY_SECONDS,
             in_order=True,
             # The side in float is the reference, so it is not optimised.
             optimise=self.numerics is not None,
         )
-        # All tensors must be available to callers, and are read before they are rounded.
-        kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
         with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
-            start = time.monotonic()
+            start = last = time.monotonic()
             for feeds in batches:
                 yield graph.run(wanted, self._cast(feeds))
-                if time.monotonic() - start > enough_seconds:
+                now = time.monotonic()
+                if now - start + (now - last) > enough_seconds:
                     return
+                last = now
 
-    def _lower(self, kernels: KernelUse) -> tuple[onnx.ModelProto, dict[str, Array]]:
-        """Return a copy of the lowered model, and its weights."""
+    def _lower(self, kernels: KernelUse) -> tuple[onnx.ModelProto, dict[str, Array], float]:
         if kernels not in self._lowered:
-            self._lowered[kernels] = lower_model(
-                self.model, self.weights, self.numerics, kernels=kernels
+            self._lowered[kernels] = (
+                *lower_model(self.model, self.weights, self.numerics, kernels=kernels),
+                self._limit_seconds(),
             )
-        lowered, values = self._lowered[kernels]
-        copy = onnx.ModelProto()
-        copy.CopyFrom(lowered)
-        return copy, values
+        return self._lowered[kernels]
 
     def _limit_seconds(self) -> float:
         """Return the time limit of one batch, which grows with the work of the model."""

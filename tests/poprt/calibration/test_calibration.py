@@ -492,3 +492,13 @@ def test_a_side_is_lowered_once_and_a_change_of_one_run_is_gone_in_the_next(monk
     ((found,),) = side.run([feeds])
     np.testing.assert_array_equal(found, np.ones((1, 8)))
     assert len(lowered) == 1
+
+
+def test_a_batch_that_would_end_too_late_is_not_begun(monkeypatch):
+    side = sides.Side(simple([node("Neg", "x", "y")], {}), {}, None)
+    clock = iter(range(100))
+    monkeypatch.setattr(sides.time, "monotonic", lambda: next(clock))
+    batches = [{"x": np.full((1, 8), size, np.float32)} for size in range(5)]
+    assert len(list(side.run(batches, enough_seconds=2.5))) == 2
+    assert len(list(side.run(batches, enough_seconds=0.5))) == 1
+    assert len(list(side.run(batches, enough_seconds=9))) == 5
