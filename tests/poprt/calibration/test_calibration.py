@@ -4,6 +4,7 @@ the remedy."""
 import logging
 import os
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -497,7 +498,7 @@ def test_a_side_is_lowered_once_and_a_change_of_one_run_is_gone_in_the_next(monk
 def test_a_batch_that_would_end_too_late_is_not_begun(monkeypatch):
     side = sides.Side(simple([node("Neg", "x", "y")], {}), {}, None)
     clock = iter(range(100))
-    monkeypatch.setattr(sides.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sides, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     batches = [{"x": np.full((1, 8), size, np.float32)} for size in range(5)]
     assert len(list(side.run(batches, enough_seconds=2.5))) == 2
     assert len(list(side.run(batches, enough_seconds=0.5))) == 1
