@@ -86,9 +86,10 @@ class Side:
             drop_unread_nodes(lowered.graph)
             return Lowered(lowered.SerializeToString(), values)
 
+        *_, limit_seconds = self._lower(kernels)
         options = GraphOptions(
             prepack=False,
-            limit_seconds=self._lower(kernels)[-1],
+            limit_seconds=limit_seconds,
             ready_seconds=READY_SECONDS,
             in_order=True,
             # The side in float is the reference, so it is not optimised.

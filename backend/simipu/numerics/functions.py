@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute, iter_reads, make_identity
 
 from simipu.errors import LoadError
-from simipu.numerics.half import HALVES
+from simipu.numerics.half import HALVES, IR_VERSION
 
 Function = Callable[[Chain, onnx.NodeProto], str]
 """Function that adds the nodes of a function of a node's first input to a chain, and returns the
@@ -352,7 +352,7 @@ def _make_model(
     half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [HALVES]) for name in "xy"]
     nodes = [*nodes, make_identity(result, "y", "")]
     graph = helper.make_graph(nodes, "function", half[:1], half[1:], values)
-    return helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
+    return helper.make_model(graph, opset_imports=list(opsets), ir_version=IR_VERSION)
 
 
 def tabulate(chain: Chain, result: str, opset: int, lower: Lower) -> npt.NDArray[np.float16]:
@@ -365,10 +365,6 @@ def tabulate(chain: Chain, result: str, opset: int, lower: Lower) -> npt.NDArray
             "convert the model to opset 17"
         )
     return values
-
-
-_IR_VERSION = 9
-"""IR version that every supported ONNX Runtime reads."""
 
 
 @lru_cache(maxsize=MAX_TABLES)

@@ -16,7 +16,7 @@ from simipu.numerics.rounding import HALF_MAX
 HALVES = 1 << 16
 """Number of codes of a half."""
 _REST, _INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
-_IR_VERSION = 8
+IR_VERSION = 9
 """IR version that every supported ONNX Runtime reads."""
 
 
@@ -48,9 +48,8 @@ def _make_cast() -> onnxruntime.InferenceSession:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["n"])],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=_IR_VERSION
-    )
+    opsets = [helper.make_opsetid("", 13)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     options = onnxruntime.SessionOptions()
     # One thread: a process that forks keeps the session, but not its threads.
     options.log_severity_level, options.intra_op_num_threads = 4, 1
