@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from popef._tools.child import die_with
@@ -54,22 +54,28 @@ stubs. When memory runs out, the kernel first ends a stub, which is healed, then
 last the supervisor."""
 
 
-def choose_port(port: int, what: str) -> int:
-    """Return `port` if it is free, or any free port for 0. Raises ServerError if it is busy; `what`
-    is the purpose of the port in the message."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OverflowError as error:
-            raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
-        except OSError as error:
-            listener = describe_listener(port)
-            advice = f"{listener} already listens on it: end it, or " if listener else ""
-            raise ServerError(
-                f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
-            ) from error
-        return int(probe.getsockname()[1])
+def hold_port(port: int, what: str) -> socket.socket:
+    """Return a socket bound to `port`, or to any free port for 0. Raises ServerError if the port is
+    busy; `what` is the purpose of the port in the message.
+
+    Until the socket is closed, the kernel gives its port to nobody who asks for any free one. A
+    server can listen on it all the same, since servers bind with SO_REUSEADDR.
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((HOST, port))
+    except OverflowError as error:
+        held.close()
+        raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
+    except OSError as error:
+        held.close()
+        listener = describe_listener(port)
+        advice = f"{listener} already listens on it: end it, or " if listener else ""
+        raise ServerError(
+            f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
+        ) from error
+    return held
 
 
 def is_remote(repository: Path | str) -> bool:
@@ -220,6 +226,8 @@ class TritonServer:
         self._program = program
         self.start_seconds = START_SECONDS if start_seconds is None else start_seconds
         """Maximum time to get ready with all models."""
+        self._held = ExitStack()
+        """Sockets that keep the ports."""
         self._process: subprocess.Popen[bytes] | None = None
         self._output: ServerOutput | None = None
         self._was_ready = False
@@ -245,6 +253,7 @@ class TritonServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._held.close()
         self._resources.release()
 
     @property
@@ -341,7 +350,12 @@ class TritonServer:
         return self._wait_until_ready(pause)
 
     def _prepare(self, folder: Path) -> None:
-        http, grpc, metrics = (choose_port(port, name) for name, port in self._wanted.items())
+        # Held until the server is gone, not only until it listens: another server that got a port
+        # of this one while it starts, or starts again, would get the requests of its clients.
+        held = [
+            self._held.enter_context(hold_port(port, what)) for what, port in self._wanted.items()
+        ]
+        http, grpc, metrics = (int(each.getsockname()[1]) for each in held)
         self.ports = http, grpc, metrics
         self.endpoint = make_endpoint(self._options, self.ports[0], self.ports[1])
         installation = find_installation(self._program)

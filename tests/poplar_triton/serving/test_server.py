@@ -293,11 +293,35 @@ def test_a_port_is_taken_as_it_is_or_any_free_one_for_0():
             rf"listens on it: end"
         )
         with pytest.raises(ServerError, match=reason):
-            server.choose_port(port, "gRPC")
-    assert server.choose_port(port, "gRPC") == port
-    assert server.choose_port(0, "HTTP") >= 1024
+            server.hold_port(port, "gRPC")
+    with server.hold_port(port, "gRPC") as held:
+        assert held.getsockname()[1] == port
+    with server.hold_port(0, "HTTP") as held:
+        assert held.getsockname()[1] >= 1024
     with pytest.raises(ServerError, match="metrics port: expected 0 to 65535, found 65536"):
-        server.choose_port(65536, "metrics")
+        server.hold_port(65536, "metrics")
+
+
+def is_free(port):
+    """Return whether a program that does not know of a server can take the port."""
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_nobody_gets_a_port_of_a_server_that_has_ended_and_may_start_again(repository, play):
+    """The clients of the one would send their requests to the other."""
+    play()
+    with TritonServer(repository) as started:
+        _, *unused = started.ports  # of the first one, a connection may linger
+        started.stop()
+        assert started.poll() is not None
+        assert not any(map(is_free, unused))
+        assert started.start_again(lambda _: False)
+    assert all(map(is_free, unused))
 
 
 def test_others_may_not_read_what_tritonserver_writes(repository, play):
@@ -340,7 +364,8 @@ def test_a_port_whose_last_connection_lingers_is_free():
         with socket.create_connection(("127.0.0.1", port)) as client:
             listener.accept()[0].close()
             client.recv(1)
-    assert server.choose_port(port, "HTTP") == port
+    with server.hold_port(port, "HTTP") as held:
+        assert held.getsockname()[1] == port
 
 
 @pytest.fixture
