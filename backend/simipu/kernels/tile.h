@@ -10,7 +10,8 @@
         at a  a5    sum[5][0]   sum[5][1]   sum[5][2]   sum[5][3]
         time)
 
-   The sums of a block stay in registers; totals lie in memory that the first cache holds. */
+   The sums of a block stay in registers. Totals lie in memory that the first cache holds, or in registers,
+   too: then a tile is multiplied one register of columns after the other. */
 
 #ifndef SIMIPU_TILE_H
 #define SIMIPU_TILE_H
@@ -64,9 +65,12 @@ struct panel {
     float unit;
 };
 
+INLINE ptrdiff_t bytes_of_element(enum lying lying) {
+    return lying == PACKED ? sizeof(float) : lying == LYING_HALVES ? sizeof(uint16_t) : sizeof(uint8_t);
+}
+
 INLINE ptrdiff_t bytes_between(const struct panel *panel, enum lying lying) {
-    if (lying == PACKED) return PANEL * sizeof(float);
-    return panel->between * (ptrdiff_t)(lying == LYING_HALVES ? sizeof(uint16_t) : sizeof(uint8_t));
+    return (lying == PACKED ? PANEL : panel->between) * bytes_of_element(lying);
 }
 
 INLINE V take_columns(const void *right, int column, enum lying lying, V unit) {
@@ -101,44 +105,61 @@ INLINE void add_sum(V sum, int is_first, enum rule rule, float *total) {
     v_store(total, round_total(v_add(is_first ? v_all(0) : v_load(total), sum), rule));
 }
 
-/* A row of sums that were set aside. */
-INLINE void add_row(int vectors, int is_first, enum rule rule, const float *sums, float *totals) {
-    for (int j = 0; j < vectors; j++) add_sum(v_load(sums + j * LANES), is_first, rule, totals + j * LANES);
-}
+/* Zero unless the total is infinite or NaN. */
+INLINE V find_lost(V total) { return v_sub(total, total); }
 
-/* Whether the sums of a block are set aside and added to the totals, a row with each channel, while the next
-   block is multiplied: with AVX-512 rounding takes the units that multiplying leaves idle. AVX2's conversions
-   keep the decoder to themselves, and setting aside only adds to the work. */
+/* Whether totals stay in registers as well, with one register of columns at a time: six rows' sums and
+   totals, and what is multiplied, are 13. The conversions of a block then run beside the products of the next
+   one, in units that multiplying leaves idle; loads and stores of totals would not leave it as fast. */
 #if defined(__AVX512F__)
-enum { IS_ROUNDED_BEHIND = 1 };
+enum { HOLDS_TOTALS = 1 };
 #else
-enum { IS_ROUNDED_BEHIND = 0 };
+enum { HOLDS_TOTALS = 0 };
 #endif
+
+/* totals += left * right for a register of columns; what `find_lost` finds in them. */
+INLINE V multiply_register(const struct part *part, int rows, enum lying lying, const float *const *lefts,
+                           const char *right, ptrdiff_t between, V unit, float *totals,
+                           ptrdiff_t totals_row) {
+    V held[TILE_ROWS], sums[TILE_ROWS][TILE_VECTORS], lost = v_all(0);
+    for (int i = 0; i < rows; i++) held[i] = part->is_first ? v_all(0) : v_load(totals + i * totals_row);
+    for (int block = 0, channel = 0; block < part->blocks; block++) {
+        for (int i = 0; i < rows; i++) sums[i][0] = v_all(0);
+        for (int end = part->ends[block]; channel < end; channel++, right += between)
+            multiply_channel(rows, 1, lefts, part->offsets[channel], right, between, lying, unit, sums);
+        for (int i = 0; i < rows; i++) held[i] = v_half(v_add(held[i], sums[i][0]));
+    }
+    for (int i = 0; i < rows; i++) {
+        v_store(totals + i * totals_row, held[i]);
+        lost = v_add(lost, find_lost(held[i]));
+    }
+    return lost;
+}
 
 /* Channels whose products are written out one after the other: a block, where a loop of so few does not get
    up to speed. */
 enum { UNROLLED = 16 };
 
 /* totals += left * right, from zero where the part is the first; 0 when an infinity or NaN came out of
-   HALVES, whose totals are then of no use. */
+   HALVES, whose totals are then of no use. Once infinite, a total stays so, or is NaN. */
 INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, enum lying lying,
                          const float *const *lefts, const struct panel *panel, float *totals,
                          ptrdiff_t totals_row) {
-    _Alignas(64) float aside[IS_ROUNDED_BEHIND ? TILE_ROWS * PANEL : 1];
     const char *right = panel->data;
     ptrdiff_t between = bytes_between(panel, lying);
     V unit = v_all(panel->unit), lost = v_all(0);
-    int channel = 0, is_unrolled = !IS_ROUNDED_BEHIND && lying == PACKED && rule == HALVES;
+    if (HOLDS_TOTALS && rule == HALVES) {
+        for (int j = 0; j < vectors; j++, right += LANES * bytes_of_element(lying), totals += LANES)
+            lost = v_add(
+                lost, multiply_register(part, rows, lying, lefts, right, between, unit, totals, totals_row));
+        return v_are_zero(lost);
+    }
+    int channel = 0, is_unrolled = lying == PACKED && rule == HALVES;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
-        int end = part->ends[block], row = IS_ROUNDED_BEHIND && block ? 0 : rows;
-        int was_first = part->is_first && block == 1;
-        for (; row < rows && channel < end; row++, channel++, right += between) {
-            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
-            add_row(vectors, was_first, rule, aside + row * PANEL, totals + row * totals_row);
-        }
+        int end = part->ends[block];
         for (; is_unrolled && channel + UNROLLED <= end; channel += UNROLLED, right += UNROLLED * between) {
 #pragma GCC unroll 16
             for (int k = 0; k < UNROLLED; k++)
@@ -147,24 +168,13 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
         }
         for (; channel < end; channel++, right += between)
             multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
-        for (; row < rows; row++)
-            add_row(vectors, was_first, rule, aside + row * PANEL, totals + row * totals_row);
-        int is_last = block + 1 == part->blocks, is_first = part->is_first && block == 0;
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) {
-                float *total = totals + i * totals_row + j * LANES;
-                if (IS_ROUNDED_BEHIND && !is_last)
-                    v_store(aside + i * PANEL + j * LANES, sums[i][j]);
-                else
-                    add_sum(sums[i][j], is_first, rule, total);
-            }
+            for (int j = 0; j < vectors; j++)
+                add_sum(sums[i][j], part->is_first && block == 0, rule, totals + i * totals_row + j * LANES);
     }
-    /* Once infinite, a total stays so, or is NaN. */
     for (int i = 0; rule == HALVES && i < rows; i++)
-        for (int j = 0; j < vectors; j++) {
-            V total = v_load(totals + i * totals_row + j * LANES);
-            lost = v_add(lost, v_sub(total, total));
-        }
+        for (int j = 0; j < vectors; j++)
+            lost = v_add(lost, find_lost(v_load(totals + i * totals_row + j * LANES)));
     return v_are_zero(lost);
 }
 
