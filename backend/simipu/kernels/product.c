@@ -25,10 +25,12 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
 
 /* Rows up to which elements are widened anew for each tile, beside the multiplications: packing them first
    would take longer. */
-#if defined(__AVX512F__) || defined(SIMIPU_NEON)
+#if defined(SIMIPU_NEON)
 enum { FEW_ROWS = 4 * TILE_ROWS };
 #else
-enum { FEW_ROWS = TILE_ROWS }; /* conversions take as long as products */
+enum {
+    FEW_ROWS = TILE_ROWS
+}; /* conversions take as long as products, or have no idle unit beside rounding */
 #endif
 enum { FEW_ROWS_OF_CODES = 1 };
 

@@ -5,7 +5,7 @@
            pack the right side          +----------+----------+ ...
            for each tile of rows:       | panel 0  | panel 1  |    up to 256 channels x 256 columns
                take the left side       +----------+----------+
-               for each panel: tile     totals: up to 132 rows x 256 columns, rounded after each block
+               for each panel: tile     totals: up to MAX_ROWS x 256 columns, rounded after each block
        then steps, row by row, into the result */
 
 #ifndef SIMIPU_TASKS_H
@@ -251,7 +251,10 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
             int64_t at = start + j * between + k;
             if (from->element == HALF && some == LANES && j + LANES <= columns) {
                 const uint16_t *halves = (const uint16_t *)from->data + at;
-                for (int i = 0; i < LANES; i++) rows[i] = v_widen(halves + i * between);
+                for (int i = 0; i < LANES; i++) {
+                    prefetch(halves + i * between, between * (ptrdiff_t)sizeof *halves);
+                    rows[i] = v_widen(halves + i * between);
+                }
             } else if (from->element == FLOAT && some == LANES && j + LANES <= columns) {
                 const float *floats = (const float *)from->data + at;
                 for (int i = 0; i < LANES; i++) rows[i] = v_load(floats + i * between);
@@ -293,8 +296,8 @@ static void run_tasks(const struct machine *machine, int is_small, void (*work)(
 
 /* Rows of a task: as many whole tiles as there is room for totals of, and with plain results no more than a
    run of `finish_columns`. */
-static int64_t find_max_rows(const struct job *job) {
-    int64_t most = job->is_blocked ? MAX_TOTALS / job->column_block : MAX_ROWS;
+static int64_t find_max_rows(const struct job *job, int64_t max_rows) {
+    int64_t most = job->is_blocked ? max_rows * MAX_COLUMNS / job->column_block : max_rows;
     return most / TILE_ROWS * TILE_ROWS;
 }
 
@@ -303,13 +306,14 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
     int64_t batches = job->batches * job->groups;
     if (!batches || !job->rows || !job->columns) return;
     int64_t unit = job->is_blocked && PANEL % CHANNEL_BLOCK ? CHANNEL_BLOCK : PANEL;
-    int64_t units = divide_up(job->columns, unit), row_blocks = divide_up(job->rows, MAX_ROWS);
     int64_t threads = count_threads(machine), most = MAX_COLUMNS / unit;
+    int64_t max_rows = threads > 1 ? SHARED_ROWS : MAX_ROWS;
+    int64_t units = divide_up(job->columns, unit), row_blocks = divide_up(job->rows, max_rows);
     int64_t wide = threads > 1 ? units * row_blocks * batches / (threads * TASKS_OF_THREAD) : most;
     wide = wide < 1 ? 1 : wide > most ? most : wide;
     job->column_blocks = divide_up(units, wide);
     job->column_block = divide_up(units, job->column_blocks) * unit;
-    row_blocks = divide_up(job->rows, find_max_rows(job));
+    row_blocks = divide_up(job->rows, find_max_rows(job, max_rows));
     double products = (double)batches * job->rows * job->columns * depth;
     while (threads > 1 && job->column_blocks * row_blocks * batches < 2 * threads &&
            job->rows / row_blocks > 6 * TILE_ROWS &&

@@ -28,7 +28,12 @@ enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
     MAX_PANELS = 256 / PANEL,     /* of a task */
     MAX_COLUMNS = MAX_PANELS * PANEL,
-    MAX_ROWS = 132, /* of a task: whole tiles */
+    SHARED_ROWS = 132, /* of a task where several threads divide them: whole tiles */
+#if defined(__AVX512F__)
+    MAX_ROWS = 2 * SHARED_ROWS, /* second caches are large */
+#else
+    MAX_ROWS = SHARED_ROWS,
+#endif
     MAX_TOTALS = MAX_ROWS * MAX_COLUMNS,
     MAX_CHANNELS = 256 /* that are packed at a time */
 };
@@ -81,7 +86,7 @@ INLINE V take_columns(const void *right, int column, enum lying lying, V unit) {
     }
 }
 
-/* Rows of a matrix lie too far apart for the processor to foresee which it reads next. */
+/* Rows of a matrix, and filters, lie too far apart for the processor to foresee which it reads next. */
 enum { CHANNELS_AHEAD = 16 };
 
 INLINE void prefetch(const void *right, ptrdiff_t between) {
@@ -108,31 +113,40 @@ INLINE void add_sum(V sum, int is_first, enum rule rule, float *total) {
 /* Zero unless the total is infinite or NaN. */
 INLINE V find_lost(V total) { return v_sub(total, total); }
 
-/* Whether totals stay in registers as well, with one register of columns at a time: six rows' sums and
-   totals, and what is multiplied, are 13. The conversions of a block then run beside the products of the next
-   one, in units that multiplying leaves idle; loads and stores of totals would not leave it as fast. */
+/* Whether totals stay in registers as well, with few registers of columns at a time: six rows' sums and
+   totals of one, and what is multiplied, are 13. The conversions of a block then run beside the products of
+   the next one, in units that multiplying leaves idle; loads and stores of totals would not leave it as fast.
+ */
 #if defined(__AVX512F__)
 enum { HOLDS_TOTALS = 1 };
 #else
 enum { HOLDS_TOTALS = 0 };
 #endif
 
-/* totals += left * right for a register of columns; what `find_lost` finds in them. */
-INLINE V multiply_register(const struct part *part, int rows, enum lying lying, const float *const *lefts,
-                           const char *right, ptrdiff_t between, V unit, float *totals,
-                           ptrdiff_t totals_row) {
-    V held[TILE_ROWS], sums[TILE_ROWS][TILE_VECTORS], lost = v_all(0);
-    for (int i = 0; i < rows; i++) held[i] = part->is_first ? v_all(0) : v_load(totals + i * totals_row);
+/* As many as make four sums or more: a multiplication waits four cycles for the one before it. */
+INLINE int find_registers(int rows) { return rows >= 4 ? 1 : rows == 3 ? 2 : TILE_VECTORS; }
+
+/* totals += left * right for some registers of columns; what `find_lost` finds in them. */
+INLINE V multiply_registers(const struct part *part, int rows, int vectors, enum lying lying,
+                            const float *const *lefts, const char *right, ptrdiff_t between, V unit,
+                            float *totals, ptrdiff_t totals_row) {
+    V held[TILE_ROWS][TILE_VECTORS], sums[TILE_ROWS][TILE_VECTORS], lost = v_all(0);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++)
+            held[i][j] = part->is_first ? v_all(0) : v_load(totals + i * totals_row + j * LANES);
     for (int block = 0, channel = 0; block < part->blocks; block++) {
-        for (int i = 0; i < rows; i++) sums[i][0] = v_all(0);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
         for (int end = part->ends[block]; channel < end; channel++, right += between)
-            multiply_channel(rows, 1, lefts, part->offsets[channel], right, between, lying, unit, sums);
-        for (int i = 0; i < rows; i++) held[i] = v_half(v_add(held[i], sums[i][0]));
+            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) held[i][j] = v_half(v_add(held[i][j], sums[i][j]));
     }
-    for (int i = 0; i < rows; i++) {
-        v_store(totals + i * totals_row, held[i]);
-        lost = v_add(lost, find_lost(held[i]));
-    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) {
+            v_store(totals + i * totals_row + j * LANES, held[i][j]);
+            lost = v_add(lost, find_lost(held[i][j]));
+        }
     return lost;
 }
 
@@ -149,9 +163,11 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
     ptrdiff_t between = bytes_between(panel, lying);
     V unit = v_all(panel->unit), lost = v_all(0);
     if (HOLDS_TOTALS && rule == HALVES) {
-        for (int j = 0; j < vectors; j++, right += LANES * bytes_of_element(lying), totals += LANES)
-            lost = v_add(
-                lost, multiply_register(part, rows, lying, lefts, right, between, unit, totals, totals_row));
+        int most = find_registers(rows);
+        for (int j = 0; j < vectors; j += most, right += most * LANES * bytes_of_element(lying))
+            lost =
+                v_add(lost, multiply_registers(part, rows, vectors - j < most ? vectors - j : most, lying,
+                                               lefts, right, between, unit, totals + j * LANES, totals_row));
         return v_are_zero(lost);
     }
     int channel = 0, is_unrolled = lying == PACKED && rule == HALVES;

@@ -257,15 +257,17 @@ INLINE __m128i v_look_up_8(const uint16_t *table, __m128i halves) {
     return _mm_unpacklo_epi64(first, second);
 }
 
-/* Of values that are halves or NaN: the table's elements at their bits. */
+/* Of values that are halves or NaN: the table's elements at their bits. All stays in registers: to read what
+   was just written in other pieces takes long. */
 INLINE V v_look_up(const uint16_t *table, V x) {
-    _Alignas(32) uint16_t halves[LANES];
-    v_narrow(halves, x);
-    for (int i = 0; i < LANES; i += 8) {
-        __m128i *eight = (__m128i *)(halves + i);
-        _mm_store_si128(eight, v_look_up_8(table, _mm_load_si128(eight)));
-    }
-    return v_widen(halves);
+#if defined(__AVX512F__)
+    __m256i halves = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m128i low = v_look_up_8(table, _mm256_castsi256_si128(halves));
+    __m128i high = v_look_up_8(table, _mm256_extracti128_si256(halves, 1));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+#else
+    return _mm256_cvtph_ps(v_look_up_8(table, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)));
+#endif
 }
 
 #else
