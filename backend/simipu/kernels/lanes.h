@@ -280,10 +280,12 @@ static void convolve_lanes(void *data, size_t number) {
 }
 
 /* How many rows of the result a task has: all of them, unless there are too few `tasks` for all threads. A
-   part takes some rows of its neighbours' fields, too. */
-static int64_t find_part_rows(const struct convolution *c, int64_t tasks, int threads) {
+   part takes some rows of its neighbours' fields, too; where windows touch several layers, these would be
+   rows of each. */
+static int64_t find_part_rows(const struct lanes *turned, int64_t tasks, int threads) {
+    const struct convolution *c = turned->geometry->of;
     int64_t rows = c->result_sizes[0] * c->result_sizes[1];
-    if (threads == 1 || c->result_sizes[0] > 1 || tasks >= 2 * threads) return rows;
+    if (threads == 1 || turned->sizes[0] > 1 || tasks >= 2 * threads) return rows;
     int64_t part = divide_up(rows, divide_up(2 * threads, tasks)), least = 2 * (reach(c, 1) + 1);
     return part < least ? least : part;
 }
@@ -304,7 +306,7 @@ static enum outcome convolve_by_lanes(struct geometry *g, const struct machine *
     }
     int64_t tasks = c->batches * divide_up(c->groups, turned.width);
     int is_small = is_small_sum(g), threads = is_small ? 1 : count_threads(machine);
-    turned.part_rows = find_part_rows(c, tasks, threads);
+    turned.part_rows = find_part_rows(&turned, tasks, threads);
     turned.parts = divide_up(c->result_sizes[0] * c->result_sizes[1], turned.part_rows);
     tasks *= turned.parts;
     run_tasks(machine, is_small, convolve_lanes, tasks, &turned);

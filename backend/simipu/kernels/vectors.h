@@ -139,6 +139,7 @@ INLINE V v_half(V x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_N
 enum { LANES = 4 };
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t I __attribute__((vector_size(16)));
+typedef uint32_t U __attribute__((vector_size(16)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 INLINE V v_load(const float *from) {
@@ -185,7 +186,7 @@ INLINE V v_of_halves(Halves halves) { return (V)vcvt_f32_f16((float16x4_t)halves
                                       dropped          that are dropped: to nearest, ties to even */
 INLINE V v_half(V x) {
     I bits = (I)x, sign = bits & i_all((int32_t)0x80000000u), rest = bits ^ sign;
-    I normal = (rest + i_all(0xFFF) + ((rest >> 13) & 1)) & ~i_all(0x1FFF);
+    I normal = (I)((U)rest + 0xFFF + ((U)rest >> 13 & 1)) & ~i_all(0x1FFF); /* a NaN's wraps around */
     I small = (I)(((V)rest + v_all(0.5f)) - v_all(0.5f));
     I rounded = (I)v_choose(rest < i_all(0x38800000), (V)small, (V)normal);
     I infinite = (I)v_choose(rounded > i_all(0x477FE000), (V)i_all(0x7F800000), (V)rounded);

@@ -77,20 +77,23 @@ def test_depthwise_convolutions_are_the_same_in_every_layout(kernel, stride, pad
     check_layouts(field, filters, group=48, slic_taps=4, **geometry)
 
 
-@pytest.mark.parametrize("sizes", [(97, 31), (40, 7), (2, 41, 9)])
+@pytest.mark.parametrize(
+    ("sizes", "depth"), [((97, 31), 1), ((40, 7), 1), ((2, 41, 9), 1), ((2, 41, 9), 2)]
+)
 @pytest.mark.parametrize("channels", [16, 48])
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "pad"),
     [(3, 1, 1, 1), (5, 1, 1, 2), (3, 2, 1, 0), (3, 1, 3, 1), (2, 3, 1, 1)],
 )
 def test_rows_of_few_channels_are_divided_among_threads(
-    sizes, channels, kernel, stride, dilation, pad
+    sizes, depth, channels, kernel, stride, dilation, pad
 ):
     axes = len(sizes)
-    kernels = [1] * (axes - 2) + [kernel] * 2
+    kernels = [depth] * (axes - 2) + [kernel] * 2
     pads = ([0] * (axes - 2) + [pad] * 2) * 2
     field, filters = wide(1, channels, *sizes), halves(channels, 1, *kernels, seed=1)
-    geometry = {"pads": pads, "strides": [stride] * axes, "dilations": [dilation] * axes}
+    dilations = [1] * (axes - 2) + [dilation] * 2
+    geometry = {"pads": pads, "strides": [stride] * axes, "dilations": dilations}
     one, two = (
         check_layouts(field, filters, group=channels, slic_taps=2, **geometry, threads=threads)
         for threads in (1, 2)
