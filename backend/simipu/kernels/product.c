@@ -24,13 +24,13 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
 }
 
 /* Rows up to which elements are widened anew for each tile, beside the multiplications: packing them first
-   would take longer. */
-#if defined(SIMIPU_NEON)
-enum { FEW_ROWS = 4 * TILE_ROWS };
+   would take longer, except where conversions take as long as products, or rounding needs their units. */
+#if defined(__AVX512F__)
+enum { FEW_ROWS = 4 * TILE_ROWS, FEW_ROUNDED_ROWS = TILE_ROWS };
+#elif defined(SIMIPU_NEON)
+enum { FEW_ROWS = 4 * TILE_ROWS, FEW_ROUNDED_ROWS = FEW_ROWS };
 #else
-enum {
-    FEW_ROWS = TILE_ROWS
-}; /* conversions take as long as products, or have no idle unit beside rounding */
+enum { FEW_ROWS = TILE_ROWS, FEW_ROUNDED_ROWS = FEW_ROWS };
 #endif
 enum { FEW_ROWS_OF_CODES = 1 };
 
@@ -76,7 +76,8 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     }
     if (right->element != FLOAT && columns % LANES == 0) {
         struct panel lying = find_lying(right, start, product->right_channel);
-        if (rows <= (lying.lying == LYING_HALVES ? FEW_ROWS : FEW_ROWS_OF_CODES)) return lying;
+        int few = product->block ? FEW_ROUNDED_ROWS : FEW_ROWS;
+        if (rows <= (lying.lying == LYING_HALVES ? few : FEW_ROWS_OF_CODES)) return lying;
         switch (lying.lying) {
         case LYING_HALVES: widen_lying(&lying, LYING_HALVES, columns / LANES, part->channels, held); break;
         case LYING_F143: widen_lying(&lying, LYING_F143, columns / LANES, part->channels, held); break;
