@@ -14,6 +14,7 @@ import os
 import platform
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -47,6 +48,8 @@ NUMPY_IS_OLD = np.__version__.startswith("1.")
 HOUSEKEEPING_SECONDS = 1.0
 """Interval between updates of metrics and checks for cancelled requests. Each such call takes 50
 us, too long to make it for every request."""
+ORPHANED_SECONDS = 3.0
+"""Time for the stub to end by itself after its server has died."""
 
 
 log_to_stderr()
@@ -142,6 +145,7 @@ class TritonPythonModel:
         gc.freeze()
         self._closed = threading.Event()
         self._start(self._run_housekeeping, "housekeeping")
+        self._start(functools.partial(self._end_with_server, os.getppid()), "server watch")
 
     def execute(
         self, requests: Sequence[pb_utils.InferenceRequest]
@@ -235,6 +239,17 @@ class TritonPythonModel:
                 self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
             except pb_utils.TritonModelException as error:
                 pb_utils.Logger.log_warn(f"[poplar] housekeeping: {error}")
+
+    def _end_with_server(self, server: int) -> None:
+        """End the process after its server has died, until the model is unloaded.
+
+        Triton's stub ends then, too, except in a call to the server, such as `is_cancelled`, or
+        the update of a metric: it waits for the answer for ever.
+        """
+        while not self._closed.wait(HOUSEKEEPING_SECONDS):
+            if os.getppid() != server:
+                time.sleep(ORPHANED_SECONDS)
+                os._exit(1)
 
 
 class _Reply:

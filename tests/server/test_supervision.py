@@ -244,3 +244,15 @@ def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path
         assert find_mine(prefix)
         with start():
             assert find_mine(prefix) == []
+
+
+def test_instances_end_with_a_server_that_died_in_the_middle_of_their_call_to_it(start):
+    with start() as server:
+        stubs = server.find_stubs()
+        ask(server)  # its metrics are sent to the server within a second
+        os.kill(server.find_triton().pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(server.pid, signal.SIGKILL)  # and Triton dies with its supervisor
+        wait_until(
+            lambda: not any(Path("/proc", str(stub.pid)).exists() for stub in stubs), "they ended"
+        )
