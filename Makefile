@@ -88,7 +88,7 @@ dist-aarch64: .venv/dist
 
 BENCHMARKS := serving tfserving against_onnxruntime half kernel_calls loading compiling popart_building dry_runs memory many_models paced overload popef_files capacity
 
-# All of it takes some three hours; `make bench BENCH_OPTIONS=--quick` takes few short rounds, some 75 minutes.
+# All of it takes some three hours; `make bench BENCH_OPTIONS=--quick` takes few short rounds, 40 to 75 minutes.
 bench: .venv/bench models
 	for each in $(BENCHMARKS); do .venv/bench/bin/python benchmarks/$$each.py $(BENCH_OPTIONS) || exit 1; done
 
