@@ -57,7 +57,7 @@ def export_accelerated(graph: ComputedGraph, lowered: Lowered, max_bytes: int) -
     except (RuntimeError, MemoryError) as error:
         _log.info("OpenVINO cannot export its compiled graph: %s", error)
         return lowered
-    return replace(lowered, model=b"", weights={}, compiled=compiled)
+    return replace(lowered, model=b"", weights={}, sources={}, compiled=compiled)
 
 
 def _open_openvino(lowered: Lowered, options: GraphOptions, title: str) -> ComputedGraph:

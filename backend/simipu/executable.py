@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -227,9 +229,7 @@ class SimulatedExecutable:
             compile_options=tuple(
                 (option.name, option.value) for option in message.compile_options
             ),
-            constants=tuple(
-                _decode_constant(constant, constants) for constant in message.constants
-            ),
+            constants=_decode_constants(message.constants, constants),
             numerics=Numerics(
                 **{each.name: getattr(message.numerics, each.name) for each in fields(Numerics)}
             ),
@@ -307,6 +307,32 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
             f"{len(payload)}; the file is damaged: compile it with poprt again"
         )
     return Constant(message.name, dtype, shape, payload[message.offset : end])
+
+
+def _decode_constants(messages: Sequence[pb.Constant], payload: memoryview) -> tuple[Constant, ...]:
+    """Return constants, each with a name and with bytes of its own, as `serialize` writes them.
+    Raises LoadError for two that share either."""
+    constants = tuple(_decode_constant(message, payload) for message in messages)
+    counts = Counter(constant.name for constant in constants)
+    for name, count in counts.most_common(1):
+        if count > 1:
+            raise LoadError(
+                f"the executable has {count} constants {name!r}, expected one; the file is "
+                "damaged: compile it with poprt again"
+            )
+    places = sorted(
+        (message.offset, message.offset + len(constant.data), constant.name)
+        for message, constant in zip(messages, constants, strict=True)
+        if constant.data
+    )
+    for (_, end, name), (start, _, other) in pairwise(places):
+        if start < end:
+            raise LoadError(
+                f"constants {name!r} and {other!r} of the executable overlap: expected {other!r} "
+                f"at offset {end} or later, found {start}; the file is damaged: compile it with "
+                "poprt again"
+            )
+    return constants
 
 
 _SAME = (

@@ -9,6 +9,11 @@ Runtime cannot read in place. Which these are is known only after the first load
 files: one of the first name, which lists these weights, and one whose name is the digest of the
 first name and of their values.
 
+A file's author must not change the answers of another model. So a weight is left out of the digest
+only if lowering names it as the source of a weight that is read in place, and holds its values
+nowhere else (`Lowered.sources`). Where arrays are in memory says nothing: two weights of a program
+may be the same array, and those of the next program with this graph may not.
+
     0        32  SHA-256 digest of the name and all that follows
     32        8  size of the head, little endian
     40           head: JSON, padded to a multiple of 64 bytes from the start
@@ -55,7 +60,7 @@ MAX_COMPILED_BYTES, MAX_COMPILED_ENTRY_BYTES = 1 << 32, 1 << 30
 _ALIGNMENT = 64
 """Alignment of a compiled graph in its entry: OpenVINO copies weights that have less."""
 _DIGEST_BYTES, _SIZE_BYTES = 32, 8
-_FORMAT = 2
+_FORMAT = 3
 """Version of the entries' format."""
 
 _log = logging.getLogger("simipu")
@@ -135,19 +140,18 @@ def _read(folder: PrivateFolder, name: str, weights: Weights) -> Lowered | None:
 
 
 def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights) -> None:
-    sources = {_locate(value): each for each, value in weights.items()}
     held, pieces = [], []
     for each, value in lowered.weights.items():
-        source = sources.get(_locate(value), "") if _locate(value) else ""
+        source = lowered.sources.get(each, "")
         data = b"" if source else np.ascontiguousarray(value).tobytes()
         held.append(_Weight(each, source, value.dtype.str, value.shape, len(data)))
         pieces.append(data)
-    given = {each.source for each in held}
-    copied = [each for each in lowered.reads if each not in given]
+    in_place = {weight.source for weight in held}
+    copied = [name for name in lowered.reads if name not in in_place]
     others = {
         each.name: getattr(lowered, each.name)
         for each in fields(Lowered)
-        if each.name not in ("compiled", "model", "weights")
+        if each.name not in ("compiled", "model", "sources", "weights")
     }
     sizes = {"compiled": len(lowered.compiled), "model": len(lowered.model)}
     encoded = json.dumps({"fields": others, "weights": list(map(asdict, held)), **sizes}).encode()
@@ -171,7 +175,8 @@ def _decode(entry: memoryview, weights: Weights) -> Lowered:
         weight = _Weight(**each)
         values[weight.name] = weight.view(weights, entry[end:])
         end += weight.num_bytes
-    return Lowered(model, values, compiled=compiled, **head["fields"])
+    sources = {each["name"]: each["source"] for each in head["weights"] if each["source"]}
+    return Lowered(model, values, compiled=compiled, sources=sources, **head["fields"])
 
 
 def _read_entry(folder: PrivateFolder, name: str) -> memoryview | None:
@@ -211,16 +216,18 @@ def _digest_facts(
     kernels: KernelUse,
     weights: Weights,
 ) -> str:
-    digest = hashlib.sha256(_digest_software().encode())
-    instructions = find_kernels().instructions
     engines = describe_engines(options.accelerators)
     if engines:
         engines += f" {_read_processor()}"
-    facts = (options, options.num_cores, numerics, kernels, instructions, engines)
-    digest.update(repr((*facts, replace(program, graph=b""))).encode())
-    digest.update(hashlib.sha256(program.graph).digest())
-    types = sorted((name, value.dtype.str, value.shape) for name, value in weights.items())
-    digest.update(repr(types).encode())
+    facts = (
+        _digest_software(),
+        (options, options.num_cores, numerics, kernels, find_kernels().instructions, engines),
+        replace(program, graph=b""),
+        sorted((name, value.dtype.str, value.shape) for name, value in weights.items()),
+    )
+    digest = hashlib.sha256(hashlib.sha256(program.graph).digest())
+    for fact in facts:
+        digest.update(hashlib.sha256(repr(fact).encode()).digest())
     return digest.hexdigest()
 
 
@@ -264,11 +271,3 @@ def _iter_files(folder: Path) -> Iterator[tuple[str, int, int]]:
             if name.endswith((".py", ".so")):
                 found = os.stat(path := os.path.join(inside, name))
                 yield path, found.st_size, int(found.st_mtime)
-
-
-def _locate(value: Array) -> tuple[int, int] | None:
-    """Return where the data of a contiguous array are in memory. Arrays at the same place have the
-    same data; None for an array that has no such place."""
-    if not value.flags.c_contiguous or not value.nbytes:
-        return None
-    return value.__array_interface__["data"][0], value.nbytes

@@ -36,7 +36,7 @@ from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.bodies import clamp_indices
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.quarter import QUARTERS, decode
-from simipu.numerics.weights import keep_codes, multiplies_parts
+from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
 from simipu.operators import operator_of
 from simipu.streams import Direction
 
@@ -125,7 +125,7 @@ def lower_program(
             inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
-        lowered, values = lower_model(
+        lowered, values, sources = _lower_from_sources(
             model, weights, numerics, inferred, kernels, keeps_codes=keeps
         )
     except errors.SimIpuError:
@@ -145,7 +145,9 @@ def lower_program(
         warn_of_none()
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
-    return Lowered(lowered.SerializeToString(), values, fold, reads, rounds, faults or {})
+    return Lowered(
+        lowered.SerializeToString(), values, fold, reads, rounds, faults or {}, sources=sources
+    )
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
@@ -167,6 +169,22 @@ def lower_model(
     """Lower a model whose initializers without data are all among `weights`, and return it with the
     weights that it reads; `inferred` is the model with known shapes. With `keeps_codes` 8-bit
     weights stay a byte each, as the kernels read them anyway."""
+    return _lower_from_sources(
+        model, weights, numerics, inferred, kernels, keeps_codes=keeps_codes
+    )[:2]
+
+
+def _lower_from_sources(
+    model: onnx.ModelProto,
+    weights: Weights,
+    numerics: Numerics | None,
+    inferred: onnx.ModelProto | None,
+    kernels: KernelUse,
+    *,
+    keeps_codes: bool,
+) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, str]]:
+    """Lower a model like `lower_model`, and return for each weight that it reads also the one of
+    `weights` whose data it is, unless the graph holds values of that one, too."""
     lowered = lower(model, numerics, inferred, kernels)
     if lowered is model:
         lowered = onnx.ModelProto()
@@ -179,9 +197,11 @@ def lower_model(
         if is_coded and _is_variable(tensor):
             weights = {**weights, tensor.name: weights[tensor.name].view(np.uint8)}
             del quarters[tensor.name]
-    if keeps_codes:
-        weights = {**weights, **keep_codes(model.graph, lowered.graph, quarters, weights)}
+    codes = keep_codes(model.graph, lowered.graph, quarters, weights) if keeps_codes else {}
+    renamed = {name_codes(name): name for name in codes}
+    weights = {**weights, **{name: codes[source] for name, source in renamed.items()}}
     mapped, values = _find_mappable(lowered.graph), dict[str, Array]()
+    sources, copied = dict[str, str](), set[str]()
     for tensor in lowered.graph.initializer:
         if not _is_variable(tensor):
             continue
@@ -189,13 +209,20 @@ def lower_model(
         if name in quarters:
             value = decode(value.view(np.uint8), quarters[name])
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        if name in mapped and value.dtype == dtype and value.flags.c_contiguous:
+        reads_in_place = name in mapped and value.dtype == dtype and value.flags.c_contiguous
+        source = renamed.get(name, name)
+        if reads_in_place:
             values[name] = value
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=NO_DATA.name)
         else:
             tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), name))
-    return lowered, values
+        if reads_in_place and value is weights[name]:
+            sources[name] = source
+        else:
+            copied.add(source)
+    sources = {name: source for name, source in sources.items() if source not in copied}
+    return lowered, values, sources
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:

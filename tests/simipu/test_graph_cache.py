@@ -184,6 +184,14 @@ def test_other_kernels_lower_again(lowered, monkeypatch):
     assert lowered[1:] == [KernelUse.APART]
 
 
+def test_another_set_of_instructions_lowers_again(lowered, monkeypatch):
+    load()
+    kernels = dataclasses.replace(graph_cache.find_kernels(), instructions="another")
+    monkeypatch.setattr(graph_cache, "find_kernels", lambda: kernels)
+    load()
+    assert len(lowered) == 2
+
+
 def damage(entry, how):
     content = bytearray(entry.read_bytes())
     if how == "a bit":
@@ -317,7 +325,14 @@ def test_every_field_of_a_lowered_graph_comes_back(folder):
     flat = weights["w"].reshape(-1).view(np.uint16)
     held = {"flat": flat, "own": np.arange(6, dtype=np.int8).reshape(2, 3), "none": np.empty(0)}
     made = Lowered(
-        b"model", held, fold=False, reads=["w", "b"], rounds=True, outputs=["y"], compiled=b"c"
+        b"model",
+        held,
+        fold=False,
+        reads=["w", "b"],
+        rounds=True,
+        outputs=["y"],
+        compiled=b"c",
+        sources={"flat": "w"},
     )
     given = make_program(), weights, OPTIONS, None, KernelUse.NONE
     assert graph_cache.CacheEntry(*given).read() is None

@@ -298,13 +298,16 @@ class EngineCache:
         """Return the cache entry of a model with separate `weights`; None if caching is off."""
         if not options.enable_engine_caching:
             return None
-        digest = hashlib.sha256(model.SerializeToString(deterministic=True))
-        for name, value in sorted(weights.items()):
-            digest.update(f"{name} {value.dtype} {value.shape}".encode())
-            digest.update(np.ascontiguousarray(value).view(np.uint8).data)
         kept = None if outputs is None else list(outputs)
         settings = options.changed(), kept, batch_axis, package_hash(), registered_libraries()
-        digest.update(repr(settings).encode())
+        types = [(name, value.dtype.str, value.shape) for name, value in sorted(weights.items())]
+        # A digest of digests: where one piece ends and the next begins is part of it.
+        graph = model.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(hashlib.sha256(graph).digest())
+        digest.update(hashlib.sha256(repr((settings, types)).encode()).digest())
+        for _, value in sorted(weights.items()):
+            data = np.ascontiguousarray(value).view(np.uint8).data
+            digest.update(hashlib.sha256(data).digest())
         number = int.from_bytes(digest.digest()[:8], "little")
         return cls(Path(options.cache_path, f"{number}.popef"))
 

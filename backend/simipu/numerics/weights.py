@@ -132,8 +132,8 @@ def keep_codes(
     weights: Mapping[str, Array],
 ) -> dict[str, Array]:
     """Change the lowered graph of `given`, in place, to widen 8-bit weights that are large and have
-    an even number of codes. Return the arrays that it reads instead, by name: the data of `weights`
-    under other types."""
+    an even number of codes. Return the arrays that it reads instead, by the name of the weight: the
+    data of `weights` under other types. The graph calls them by `name_codes`."""
     found = {
         name: np.ascontiguousarray(weights[name]).view(np.uint8).reshape(-1)
         for name in quarters
@@ -150,8 +150,8 @@ def keep_codes(
         graph.input.append(info)
     codes: dict[str, Array] = {}
     for name, values in found.items():
-        codes[f"{name}/codes"] = values.view(np.dtype("<u2"))[None]
-        stub = graph.initializer.add(name=f"{name}/codes", data_type=TensorProto.UINT16)
+        codes[name] = values.view(np.dtype("<u2"))[None]
+        stub = graph.initializer.add(name=name_codes(name), data_type=TensorProto.UINT16)
         stub.dims.extend([1, values.size // 2])
         stub.data_location = TensorProto.EXTERNAL
     activations = _find_activations(given, found)
@@ -167,6 +167,11 @@ def keep_codes(
         nodes.append(node)
     replace_nodes(graph, nodes)
     return codes
+
+
+def name_codes(weight: str) -> str:
+    """Return the name of the codes of an 8-bit weight."""
+    return f"{weight}/codes"
 
 
 def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[str, str]:
@@ -197,7 +202,7 @@ def _widen(
         first = chain.add("Reshape", first, chain.shape([-1]))
         first = chain.add("Slice", first, zero, chain.shape([1]))
         zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
-    codes = chain.add("Cast", chain.add("Gather", f"{name}/codes", zero), to=TensorProto.INT32)
+    codes = chain.add("Cast", chain.add("Gather", name_codes(name), zero), to=TensorProto.INT32)
     halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))
     chain.add_as(name, "Cast", halves, to=TensorProto.FLOAT)
     return chain.nodes
