@@ -2,6 +2,7 @@
 without optimisers, and run every pass on them. `make random-graphs` draws thousands of graphs."""
 
 import itertools
+import logging
 
 import numpy as np
 import onnx
@@ -15,6 +16,13 @@ from random_graphs.running import CRASHES, Judge, judge_all
 MIN_OPERATORS, CI_GRAPHS = 116, 100
 MAX_REFUSED = 0.06
 """Maximum share of valid models that may be refused, for example because shapes depend on data."""
+
+
+@pytest.fixture(autouse=True)
+def log_again():
+    """Switch the log on again, which `judge` switches off."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def test_the_same_seed_draws_the_same_graph():
