@@ -18,8 +18,7 @@ from simipu.errors import AcceleratorError, LoadMemoryError
 from simipu.executable import Program
 from simipu.libraries import is_library_domain
 from simipu.numerics import QUARTERS, KernelUse, Numerics
-from simipu.numerics.bodies import find_chosen
-from simipu.operators import operator_of
+from simipu.numerics.indices import find_unguarded
 from simipu.program_graphs import lower_program, read_graph
 
 _EXACT = (
@@ -73,17 +72,13 @@ def find_fault(
         return "debug.floatPointOpException needs the CPU kernels, which check every result"
     if not options.prepack:
         return 'it always repacks weights; remove sim_prepack "false"'
-    constants = find_chosen(model.graph)
     for node in iter_nodes(model.graph):
         if is_library_domain(node.domain):
             return f"it has no custom operators ({_title(node)}); remove the accelerator"
-        place = operator_of(node).unguarded_indices
-        if place is not None and node.input[place] not in constants:
-            return (
-                f"it does not check the indices of {_title(node)}, which are computed at run time; "
-                "remove the accelerator"
-            )
-    return ""
+    unguarded = find_unguarded(model.graph)
+    if unguarded is None:
+        return ""
+    return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
 
 
 def _title(node: onnx.NodeProto) -> str:

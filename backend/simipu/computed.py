@@ -273,10 +273,10 @@ class Lowered:
     `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be
     cancelled. `reads`: the program's weights that the graph reads, or whose values it holds.
     `sources`: the program's weight whose data a weight of the graph is, by the name of the latter;
-    such data are in no other place of the graph.
-    `rounds`: results are rounded to half or fp8, which is slow without kernels. `index_faults`:
-    outputs that are above 0 if an index was out of range, with the title of the node that reads by
-    it (`clamp_indices`). `outputs`: those of a graph for OpenVINO, in their order. `compiled`: such
+    such data are in no other place of the graph. `rounds`: results are rounded to half or fp8,
+    which is slow without kernels. `index_faults`: outputs that are above 0 if an index was out of
+    range, with the title of the node that uses it (`numerics.indices`). `outputs`: those of a graph
+    for OpenVINO, in their order. `compiled`: such
     a graph as OpenVINO has compiled it, with its weights; model and weights are empty then."""
 
     model: bytes

@@ -33,7 +33,7 @@ from simipu.executable import Program
 from simipu.kernels import find_kernels, warn_of_none
 from simipu.library_operators import register_library
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.bodies import clamp_indices
+from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
@@ -118,10 +118,9 @@ def lower_program(
             )
     try:
         inferred = infer_shapes(model)
-        # Only ONNX Runtime's CPU kernels check indices.
-        faults = dict[str, str]() if options.index_check == "error" else None
-        clamps = options.accelerators or options.index_check == "clamp"
-        if clamps and clamp_indices(model, inferred, faults):
+        raises, engine_checks = options.index_check == "error", not options.accelerators
+        guard = IndexGuard(raises=raises, engine_checks=engine_checks)
+        if not (raises and engine_checks) and guard.apply(model, inferred):
             inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
@@ -146,7 +145,7 @@ def lower_program(
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
     return Lowered(
-        lowered.SerializeToString(), values, fold, reads, rounds, faults or {}, sources=sources
+        lowered.SerializeToString(), values, fold, reads, rounds, guard.faults, sources=sources
     )
 
 

@@ -166,10 +166,11 @@ class Operator:
     data_type: bytes = b""
     """Default of the attribute `dataType`, which names the type of its results, if it has one."""
     indexing: Indexing | None = None
-    """How indices that are computed at run time select the elements that it reads. None: it has no
+    """How indices select the elements of the first input that it reads, or writes. None: it has no
     such indices."""
     unguarded_indices: int | None = None
-    """Number of the input with indices or places that only ONNX Runtime's CPU kernels check."""
+    """Number of the input with indices or places that only ONNX Runtime's CPU kernels check, if
+    they are computed at run time. Without `indexing` constants are not checked either."""
     refusal: str = ""
     """Reason why it cannot be compiled, if so."""
     is_random: bool = False
@@ -181,6 +182,11 @@ class Operator:
     def is_view(self) -> bool:
         """Return whether it only renames memory, or is known at compile time."""
         return self.cost is None
+
+    @property
+    def writes_by_indices(self) -> bool:
+        """Return whether its indices select elements that it writes."""
+        return self.indexing is not None and self.unguarded_indices is not None
 
     @property
     def only_moves(self) -> bool:

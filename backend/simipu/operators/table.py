@@ -91,8 +91,8 @@ def _reading(
     return _family(name, rule, cost, EXACT, indexing=indexing, **entry)
 
 
-def _writing(name: str, rule: Rule, **entry: Any) -> dict[str, Operator]:
-    return _family(name, rule, moves.gather, EXACT, unguarded_indices=1, **entry)
+def _writing(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
+    return _reading(name, rule, indexing, unguarded_indices=1, **entry)
 
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
@@ -315,9 +315,9 @@ _MOVING = {
         "GatherElements", places.gather_elements, Indexing.ALONG_AXIS, moves.gather_elements
     ),
     **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
-    **_writing("ScatterElements", places.scatter_elements),
-    **_writing("ScatterND", places.scatter_nd, apart=(1,)),
-    **_writing("Scatter", places.scatter_elements, last_opset=10),
+    **_writing("ScatterElements", places.scatter_elements, Indexing.ALONG_AXIS),
+    **_writing("ScatterND", places.scatter_nd, Indexing.TUPLES, apart=(1,)),
+    **_writing("Scatter", places.scatter_elements, Indexing.ALONG_AXIS, last_opset=10),
     **_family(
         "TensorScatter",
         rows.leading_axes(0, 1, 2),

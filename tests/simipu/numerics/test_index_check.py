@@ -14,7 +14,7 @@ from poprt.runtime import Runner, RuntimeConfig
 from sample_models import make_model
 from simipu import GraphOptions, LoadError, RunError, opening
 from simipu.numerics import KernelUse
-from simipu.numerics.bodies import clamp_indices
+from simipu.numerics.indices import IndexGuard
 
 F, I32, I64, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 TABLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8
@@ -223,7 +223,7 @@ def test_sizes_are_computed_where_no_shape_is_known(op_type, attributes, shape, 
         [node], {"x": (F, ["a", "b", "c"]), "i": (I64, [None] * len(shape))}, {"y": (F, None)}, {}
     )
     model.opset_import[0].version = opset
-    assert clamp_indices(model, infer_shapes(model))
+    assert IndexGuard().apply(model, infer_shapes(model))
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
@@ -235,7 +235,7 @@ def test_constant_indices_and_other_models_stay_as_they_are():
     nodes = [helper.make_node("Gather", ["x", "at"], ["y"], axis=0)]
     model = make_model(nodes, {"x": (F, [4])}, {"y": (F, [2])}, {"at": np.array([0, -1])})
     before = model.SerializeToString()
-    assert not clamp_indices(model, model)
+    assert not IndexGuard().apply(model, model)
     assert model.SerializeToString() == before
     assert [node.op_type for node in iter_nodes(model.graph)] == ["Gather"]
 

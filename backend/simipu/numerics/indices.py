@@ -1,0 +1,316 @@
+"""Guards indices: brings those by which operators read or write elements of a tensor into range,
+and ends the run at one that was not, unless the nearest element is to be read.
+
+For an axis of s elements the range is -s to s - 1; negative indices count from the end. The chip
+checks no index, and scripts with published figures feed wrong ones. With the index check "clamp" an
+index that is computed at run time reads the nearest element. Constants, and indices by which an
+operator writes, end the run in both modes.
+
+ONNX Runtime's CPU kernels check each index themselves. Accelerators do not: OpenVINO returns the
+server's memory, or writes into it. There nothing that a file declares is trusted, because its
+author may be a stranger. Neither are constants, nor the shapes of tensors between inputs and
+outputs. The engine computes the sizes itself, and folds what is constant:
+
+    sizes  -> no axis is empty? -+-> clamp(indices, -sizes, sizes - 1) -> node
+    indices ---------------------+-> largest distance to the clamped ones -> fault
+
+A fault in the main graph is an output that is checked after the run (`GuardedGraph`). Outputs of a
+body do not reach the outside. There, and for empty axes, a Reshape to more elements than there are
+ends the run before the node reads or writes anything.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    STANDARD_DOMAINS,
+    Chain,
+    attribute,
+    find_opset,
+    iter_bodies,
+    iter_defined,
+    iter_graphs,
+    iter_nodes,
+    iter_shapes,
+    replace_nodes,
+)
+
+from popef._tools.arrays import Array
+from simipu.errors import LoadError
+from simipu.operators import operator_of
+from simipu.operators.entry import Indexing
+
+_INDICES = 1
+"""Number of the input with the indices, for every operator that has them."""
+_WHOLE_EXTREMES_OPSET = 12
+"""First opset in which Min and Max accept whole numbers."""
+_Shapes = Mapping[str, tuple[int, ...]]
+_Scope = ChainMap[str, onnx.TensorProto | None]
+"""Constants by the names that are visible in a graph; None for a tensor that is computed or fed."""
+
+
+@dataclass(slots=True)
+class IndexGuard:
+    """How indices are guarded, and the outputs that show faults.
+
+    `raises`: an index that is computed at run time and out of range ends the run; else the nearest
+    element is read. `engine_checks`: the engine itself ends a run at an index out of range. Then
+    only indices that are to be clamped are changed, and inferred shapes may be used. `faults`:
+    outputs that are above 0 if an index was out of range, with the title of the node that uses it.
+    """
+
+    raises: bool = False
+    engine_checks: bool = True
+    faults: dict[str, str] = field(default_factory=dict)
+    _prefix: str = ""
+    _count: int = 0
+    _opset: int = 0
+
+    def apply(self, model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
+        """Change `model`, in place, so that its operators use indices within range, and return
+        whether anything was changed. `inferred` is the same model with its shapes."""
+        if not needs_guards(model.graph, engine_checks=self.engine_checks):
+            return False
+        self._opset = find_opset(model, 1)
+        self._prefix = _find_prefix(model.graph)
+        self._guard_graph(model.graph, iter_shapes(inferred.graph), ChainMap(), is_main=True)
+        for name in self.faults:
+            info = helper.make_tensor_value_info(name, TensorProto.INT64, [1])
+            model.graph.output.append(info)
+        return True
+
+    def _guard_graph(
+        self, graph: onnx.GraphProto, shapes: Iterator[_Shapes], outer: _Scope, *, is_main: bool
+    ) -> None:
+        """Guard the indices of a graph and its bodies; `shapes` has their shapes in the same
+        order."""
+        known, scope = next(shapes), _enter_scope(graph, outer, is_main=is_main)
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            for body in iter_bodies(node):
+                self._guard_graph(body, shapes, scope, is_main=False)
+            if _is_guarded(node, scope, engine_checks=self.engine_checks):
+                self._count += 1
+                chain = Chain(f"{self._prefix}/{self._count}")
+                self._guard(chain, node, known, scope, is_main=is_main)
+                nodes += chain.nodes
+            nodes.append(node)
+        replace_nodes(graph, nodes)
+
+    def _guard(
+        self, chain: Chain, node: onnx.NodeProto, shapes: _Shapes, scope: _Scope, *, is_main: bool
+    ) -> None:
+        """Add to `chain` the nodes that bring the indices of `node` into range, and have the node
+        use their result."""
+        indices = chain.add("Cast", node.input[_INDICES], to=TensorProto.INT64)
+        sizes = self._find_sizes(chain, node, indices, shapes, scope)
+        clamped = self._clamp(chain, indices, sizes)
+        is_constant = scope.get(node.input[_INDICES]) is not None
+        raises = self.raises or is_constant or operator_of(node).writes_by_indices
+        if raises and not self.engine_checks:
+            fault = _measure_fault(chain, indices, clamped)
+            if is_main:
+                self.faults[fault] = f"{node.op_type} (node {node.name or node.output[0]!r})"
+            else:
+                is_fault = chain.add("Cast", fault, to=TensorProto.BOOL)
+                count = chain.add("Cast", is_fault, to=TensorProto.INT64)
+                clamped = self._clamp(chain, clamped, _end_run(chain, sizes, count))
+        node.input[_INDICES] = clamped
+
+    def _find_sizes(
+        self, chain: Chain, node: onnx.NodeProto, indices: str, shapes: _Shapes, scope: _Scope
+    ) -> str:
+        """Return the name of the sizes of the axes that indices select from. Without
+        `engine_checks` the run ends if one of them is 0."""
+        if not self.engine_checks:
+            weights = {name: scope.get(name) for name in node.input[:2]}
+            shapes = {
+                name: (*weight.dims,) for name, weight in weights.items() if weight is not None
+            }
+        sizes = _known_sizes(node, shapes)
+        name = _add_sizes(chain, node) if sizes is None else chain.constant(sizes, np.int64)
+        if self.engine_checks or (sizes is not None and 0 not in sizes):
+            return name
+        return _end_run(chain, name, _count_empty(chain, name, indices))
+
+    def _clamp(self, chain: Chain, indices: str, sizes: str) -> str:
+        first = chain.add("Neg", sizes)
+        last = chain.add("Sub", sizes, chain.constant(1, np.int64))
+        if self._opset >= _WHOLE_EXTREMES_OPSET:
+            return chain.add("Max", chain.add("Min", indices, last), first)
+        return _add_extreme(chain, "Add", _add_extreme(chain, "Sub", indices, last), first)
+
+
+def needs_guards(graph: onnx.GraphProto, *, engine_checks: bool = True) -> bool:
+    """Return whether a graph or a body in it has indices to guard: those that are computed at run
+    time, and without `engine_checks` also constants that are not known to be in range."""
+    return any(
+        _is_guarded(node, scope, engine_checks=engine_checks) for node, scope in _iter_scopes(graph)
+    )
+
+
+def find_unguarded(graph: onnx.GraphProto) -> onnx.NodeProto | None:
+    """Return the first node of a graph and its bodies that only ONNX Runtime's CPU kernels guard
+    against indices out of range: one that writes by indices that are computed at run time, or whose
+    indices have no guard at all."""
+    return next(
+        (node for node, scope in _iter_scopes(graph) if _has_no_guard(node, scope)),
+        None,
+    )
+
+
+def _has_no_guard(node: onnx.NodeProto, scope: _Scope) -> bool:
+    operator = operator_of(node)
+    place = operator.unguarded_indices
+    if place is None:
+        return False
+    return operator.indexing is None or scope.get(node.input[place]) is None
+
+
+def _is_guarded(node: onnx.NodeProto, scope: _Scope, *, engine_checks: bool) -> bool:
+    operator = operator_of(node)
+    if operator.indexing is None:
+        return False
+    constant = scope.get(node.input[_INDICES])
+    if engine_checks:
+        return constant is None and not operator.writes_by_indices
+    return constant is None or not _is_in_range(node, constant, scope.get(node.input[0]))
+
+
+def _is_in_range(
+    node: onnx.NodeProto, indices: onnx.TensorProto, data: onnx.TensorProto | None
+) -> bool:
+    """Return whether indices in the graph are within range for data whose size is certain, because
+    they are a weight."""
+    if data is None or indices.data_location == TensorProto.EXTERNAL:
+        return False
+    values = numpy_helper.to_array(indices)
+    sizes = _known_sizes(node, {node.input[0]: (*data.dims,), node.input[1]: values.shape})
+    return sizes is not None and bool(((values >= -sizes) & (values < sizes)).all())
+
+
+def _iter_scopes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, _Scope]]:
+    """Yield the nodes of a graph and its bodies with the constants that they see."""
+    yield from _iter_inner_scopes(graph, ChainMap(), is_main=True)
+
+
+def _iter_inner_scopes(
+    graph: onnx.GraphProto, outer: _Scope, *, is_main: bool
+) -> Iterator[tuple[onnx.NodeProto, _Scope]]:
+    scope = _enter_scope(graph, outer, is_main=is_main)
+    for node in graph.node:
+        yield node, scope
+        for body in iter_bodies(node):
+            yield from _iter_inner_scopes(body, scope, is_main=False)
+
+
+def _enter_scope(graph: onnx.GraphProto, outer: _Scope, *, is_main: bool) -> _Scope:
+    """Return the scope of a graph: a name inside hides the same name outside. A name that is
+    defined twice counts as computed. Inputs of the main graph that are weights are not fed."""
+    own: dict[str, onnx.TensorProto | None] = {}
+
+    def define(name: str, constant: onnx.TensorProto | None) -> None:
+        own[name] = None if name in own else constant
+
+    for tensor in graph.initializer:
+        define(tensor.name, tensor)
+    for value in graph.input:
+        if not is_main or value.name not in own:
+            own[value.name] = None
+    for node in graph.node:
+        is_constant = node.op_type == "Constant" and node.domain in STANDARD_DOMAINS
+        constant = attribute(node, "value") if is_constant else None
+        for name in filter(None, node.output):
+            define(name, constant if isinstance(constant, onnx.TensorProto) else None)
+    return outer.new_child(own)
+
+
+def _find_prefix(graph: onnx.GraphProto) -> str:
+    """Return a prefix of no name in a graph and its bodies: a tensor of the author must not replace
+    one of a guard."""
+    names = {*iter_defined(graph), *(name for node in iter_nodes(graph) for name in node.input)}
+    names.update(value.name for inner in iter_graphs(graph) for value in inner.output)
+    prefix = "indices"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
+
+
+def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> Array | None:
+    """Return the sizes of the axes that indices select from, if the shapes are known: one, or one
+    for each part of a tuple."""
+    data, indices = (shapes.get(name) for name in node.input[:2])
+    if data is None:
+        return None
+    if operator_of(node).indexing is Indexing.ALONG_AXIS:
+        return np.array(data[attribute(node, "axis", 0)], np.int64)
+    if indices is None:
+        return None
+    begin = _find_batch_dims(node)
+    return np.array(data[begin : begin + indices[-1]], np.int64)
+
+
+def _find_batch_dims(node: onnx.NodeProto) -> int:
+    count: int = attribute(node, "batch_dims", 0)
+    if count < 0:
+        raise LoadError(
+            f"{node.op_type} (node {node.name or node.output[0]!r}): expected 0 or more for "
+            f"batch_dims, found {count}; correct the model"
+        )
+    return count
+
+
+def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
+    """Add nodes that compute these sizes at run time."""
+    shape = chain.add("Shape", node.input[0])
+    if operator_of(node).indexing is Indexing.ALONG_AXIS:
+        return chain.add("Gather", shape, chain.shape([attribute(node, "axis", 0)]))
+    begin = chain.shape([_find_batch_dims(node)])
+    count = chain.add("Gather", chain.add("Shape", node.input[_INDICES]), chain.shape([-1]))
+    sizes = chain.add("Slice", shape, begin, chain.add("Add", begin, count), chain.shape([0]))
+    return chain.add("Reshape", sizes, count)  # ends the run if a tuple has more parts than axes
+
+
+def _count_empty(chain: Chain, sizes: str, indices: str) -> str:
+    """Add nodes that count the sizes that are 0, and return the name of the count, a tensor of one
+    element. It is 0 without indices, which read nothing."""
+    is_empty = chain.add("Equal", sizes, chain.constant(0, np.int64))
+    count = chain.add("ReduceSum", chain.add("Cast", is_empty, to=TensorProto.INT64), keepdims=1)
+    has_indices = chain.add("Cast", chain.add("Size", indices), to=TensorProto.BOOL)
+    return chain.add("Mul", count, chain.add("Cast", has_indices, to=TensorProto.INT64))
+
+
+def _end_run(chain: Chain, sizes: str, count: str) -> str:
+    """Add nodes that return `sizes`, and that end the run if the count, a tensor of one element, is
+    above 0: a Reshape cannot add elements.
+
+    OpenVINO removes a Reshape from one axis to one axis unseen. So this one has two axes, both of
+    unknown size: k sizes and their copies, (k, 2) -> (k + count, 2 + count).
+    """
+    column = chain.add("Reshape", sizes, chain.shape([-1, 1]))
+    pairs = chain.add("Concat", column, column, axis=1)
+    shape = chain.add("Add", chain.add("Shape", pairs), count)
+    pairs = chain.add("Reshape", pairs, shape)
+    return chain.add("Gather", pairs, chain.constant(0, np.int64), axis=1)
+
+
+def _measure_fault(chain: Chain, indices: str, clamped: str) -> str:
+    """Add the nodes that compute how far indices are from the clamped ones at most, a tensor of one
+    element, and return its name."""
+    moved = chain.add("Abs", chain.add("Sub", indices, clamped))
+    moved = chain.add("Reshape", moved, chain.shape([-1]))
+    moved = chain.add("Concat", moved, chain.shape([0]), axis=0)  # there may be no indices
+    return chain.add("ReduceMax", moved, keepdims=1)
+
+
+def _add_extreme(chain: Chain, sign: str, left: str, right: str) -> str:
+    """Add the smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have Min
+    and Max for floats only: (a + b -+ |a - b|) / 2."""
+    total, distance = chain.add("Add", left, right), chain.add("Abs", chain.add("Sub", left, right))
+    return chain.add("Div", chain.add(sign, total, distance), chain.constant(2, np.int64))
