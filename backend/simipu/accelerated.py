@@ -126,20 +126,20 @@ def _make_provider(chosen: ChosenAccelerator, options: GraphOptions) -> Provider
 
 
 class GuardedGraph:
-    """A graph whose indices were brought into range, with outputs that show which were not: such a
-    run fails."""
+    """A graph whose indices and lengths were brought into range, with outputs that show which were
+    not: such a run fails."""
 
     def __init__(self, graph: ComputedGraph, faults: Mapping[str, str]) -> None:
         self.graph, self._faults = graph, faults
         self.kernels = graph.kernels
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute the outputs called `names`. Raises RunError for an index outside of its
-        tensor."""
+        """Compute the outputs called `names`. Raises RunError for an index or a length out
+        of range."""
         results = self.graph.run([*names, *self._faults], feeds)
-        for title, value in zip(self._faults.values(), results[len(names) :], strict=True):
+        for fault, value in zip(self._faults.values(), results[len(names) :], strict=True):
             if value[0] > 0:
-                raise RunError(f"{title}: an index is outside of the tensor that it selects from")
+                raise RunError(fault)
         return results[: len(names)]
 
     def cancel(self) -> None:

@@ -35,9 +35,11 @@ from simipu.library_operators import register_library
 from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
+from simipu.numerics.lengths import clamp_lengths
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
 from simipu.operators import operator_of
+from simipu.operators.ranges import find_attribute_fault
 from simipu.streams import Direction
 
 
@@ -76,14 +78,19 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _check_operators(program: Program, model: onnx.ModelProto) -> None:
-    """Raise LoadError for types that the chip does not have, such as sequences of unbounded
-    size."""
+    """Raise LoadError for types that the chip does not have, such as sequences of unbounded size,
+    and for attributes whose range no engine checks."""
     for node in iter_nodes(model.graph):
         operator = operator_of(node)
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
             raise errors.LoadError(
                 f"the graph of {program.title} has operator {node.op_type} (node {node.name!r}), "
                 f"which is not supported: {operator.refusal}"
+            )
+        if fault := find_attribute_fault(node):
+            raise errors.LoadError(
+                f"the graph of {program.title}: {node.op_type} (node "
+                f"{node.name or next(iter(node.output), '')!r}), {fault}"
             )
 
 
@@ -117,11 +124,7 @@ def lower_program(
                 f"found shape {list(weights[tensor.name].shape)}; compile it with poprt again"
             )
     try:
-        inferred = infer_shapes(model)
-        raises, engine_checks = options.index_check == "error", not options.accelerators
-        guard = IndexGuard(raises=raises, engine_checks=engine_checks)
-        if not (raises and engine_checks) and guard.apply(model, inferred):
-            inferred = infer_shapes(model)
+        inferred, faults = _limit_values(model, options)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
         lowered, values, sources = _lower_from_sources(
@@ -145,8 +148,24 @@ def lower_program(
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
     return Lowered(
-        lowered.SerializeToString(), values, fold, reads, rounds, guard.faults, sources=sources
+        lowered.SerializeToString(), values, fold, reads, rounds, faults, sources=sources
     )
+
+
+def _limit_values(
+    model: onnx.ModelProto, options: GraphOptions
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Change `model`, in place, so that indices and lengths are within range where nothing checks
+    them. Return it with its shapes, and the errors that its additional outputs stand for. Only ONNX
+    Runtime's CPU kernels check indices and lengths."""
+    inferred = infer_shapes(model)
+    raises, engine_checks = options.index_check == "error", not options.accelerators
+    guard = IndexGuard(raises=raises, engine_checks=engine_checks)
+    if not (raises and engine_checks) and guard.apply(model, inferred):
+        inferred = infer_shapes(model)
+    if options.accelerators and clamp_lengths(model, guard.faults):
+        inferred = infer_shapes(model)
+    return inferred, guard.faults
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:

@@ -32,6 +32,15 @@ static struct ort_status *find_input(const struct call *call, int64_t place, enu
     return NULL;
 }
 
+/* Each row has from 0 to all of the steps, as in ONNX Runtime's own kernels. */
+static struct ort_status *check_lengths(const struct call *call, const struct recurrence *of) {
+    for (int64_t row = 0; of->lengths && row < of->batch; row++)
+        if (of->lengths[row] < 0 || of->lengths[row] > of->steps)
+            return refuse(call->node, "input sequence_lens, row %lld: expected a length from 0 to %lld, found %d",
+                          (long long)row, (long long)of->steps, (int)of->lengths[row]);
+    return NULL;
+}
+
 static struct ort_status *find_optional(const struct call *call, struct recurrence *of) {
     const struct node *node = call->node;
     int64_t states[] = {of->directions, of->batch, of->hidden};
@@ -39,6 +48,7 @@ static struct ort_status *find_optional(const struct call *call, struct recurren
     int64_t peepholes[] = {of->directions, NUM_PEEPHOLES * of->hidden};
     TRY(find_input(call, node->bias, ORT_FLOAT, 2, biases, &of->bias));
     TRY(find_input(call, node->lengths, ORT_INT32, 1, &of->batch, &of->lengths));
+    TRY(check_lengths(call, of));
     TRY(find_input(call, node->state, ORT_FLOAT, AXES, states, &of->state));
     TRY(find_input(call, node->cells, ORT_FLOAT, AXES, states, &of->cells));
     return find_input(call, node->peepholes, ORT_FLOAT, 2, peepholes, &of->peepholes);

@@ -62,8 +62,7 @@ class IndexGuard:
     `raises`: an index that is computed at run time and out of range ends the run; else the nearest
     element is read. `engine_checks`: the engine itself ends a run at an index out of range. Then
     only indices that are to be clamped are changed, and inferred shapes may be used. `faults`:
-    outputs that are above 0 if an index was out of range, with the title of the node that uses it.
-    """
+    outputs that are above 0 if an index was out of range, with an error's text."""
 
     raises: bool = False
     engine_checks: bool = True
@@ -116,7 +115,8 @@ class IndexGuard:
         if raises and not self.engine_checks:
             fault = _measure_fault(chain, indices, clamped)
             if is_main:
-                self.faults[fault] = f"{node.op_type} (node {node.name or node.output[0]!r})"
+                title = f"{node.op_type} (node {node.name or node.output[0]!r})"
+                self.faults[fault] = f"{title}: an index is outside of the tensor that it selects from"
             else:
                 is_fault = chain.add("Cast", fault, to=TensorProto.BOOL)
                 count = chain.add("Cast", is_fault, to=TensorProto.INT64)
@@ -270,7 +270,7 @@ def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
     """Add nodes that compute these sizes at run time."""
     shape = chain.add("Shape", node.input[0])
     if operator_of(node).indexing is Indexing.ALONG_AXIS:
-        return chain.add("Gather", shape, chain.shape([attribute(node, "axis", 0)]))
+        return chain.add("Gather", shape, chain.constant(attribute(node, "axis", 0), np.int64))
     begin = chain.shape([_find_batch_dims(node)])
     count = chain.add("Gather", chain.add("Shape", node.input[_INDICES]), chain.shape([-1]))
     sizes = chain.add("Slice", shape, begin, chain.add("Add", begin, count), chain.shape([0]))
@@ -280,6 +280,7 @@ def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
 def _count_empty(chain: Chain, sizes: str, indices: str) -> str:
     """Add nodes that count the sizes that are 0, and return the name of the count, a tensor of one
     element. It is 0 without indices, which read nothing."""
+    sizes = chain.add("Reshape", sizes, chain.shape([-1]))
     is_empty = chain.add("Equal", sizes, chain.constant(0, np.int64))
     count = chain.add("ReduceSum", chain.add("Cast", is_empty, to=TensorProto.INT64), keepdims=1)
     has_indices = chain.add("Cast", chain.add("Size", indices), to=TensorProto.BOOL)
@@ -297,7 +298,8 @@ def _end_run(chain: Chain, sizes: str, count: str) -> str:
     pairs = chain.add("Concat", column, column, axis=1)
     shape = chain.add("Add", chain.add("Shape", pairs), count)
     pairs = chain.add("Reshape", pairs, shape)
-    return chain.add("Gather", pairs, chain.constant(0, np.int64), axis=1)
+    column = chain.add("Gather", pairs, chain.constant(0, np.int64), axis=1)
+    return chain.add("Reshape", column, chain.add("Shape", sizes))
 
 
 def _measure_fault(chain: Chain, indices: str, clamped: str) -> str:

@@ -26,6 +26,7 @@ from onnxgraph import Chain, attribute, iter_bodies, replace_nodes
 
 from simipu.numerics.blocks import pad_end
 from simipu.numerics.kernels import RECURRENT, make_kernel
+from simipu.operators.ranges import add_range_check
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 """Operators of this module, with their number of gates. The order of gates is ONNX's: i, o, f, c of
@@ -328,6 +329,8 @@ class _Direction:
         numbers = chain.add("Range", zero, steps, one)
         numbers = chain.add("Reshape", numbers, chain.shape([-1, 1, 1]))
         lengths = chain.add("Cast", self.recurrence.input(_LENGTHS), to=TensorProto.INT64)
+        title = f"sequence_lens of {self.recurrence.node.name}: expected 0 to the number of steps"
+        lengths = add_range_check(chain, lengths, (zero, steps), title)
         lengths = chain.add("Reshape", lengths, chain.shape([1, -1, 1]))
         absent = chain.add("Not", chain.add("Less", numbers, lengths))
         return chain.add("Cast", absent, to=TensorProto.INT64)

@@ -25,6 +25,7 @@ from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.graphcore_domain import CHIP_OPERATORS
+from simipu.operators.ranges import narrow_input
 from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
 from simipu.operators.rules.places import Rule
@@ -257,7 +258,14 @@ _REDUCING = {
     **_family("GlobalAveragePool", rows.pool, reducing.reduction, BOUNDED),
     **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT),
     **_family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21),
-    **_family("TopK", rows.along(-1), composite.top_k, EXACT, shaped_by=(1,)),
+    **_family(
+        "TopK",
+        rows.along(-1),
+        composite.top_k,
+        EXACT,
+        shaped_by=(1,),
+        guard=narrow_input(1, "k"),
+    ),
 }
 
 _MOVING = {
@@ -357,7 +365,13 @@ _MAKING = {
     **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0, 1)),
     **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
     **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
-    **_family("DFT", rows.fourier, composite.fourier, shaped_by=(1, 2)),
+    **_family(
+        "DFT",
+        rows.fourier,
+        composite.fourier,
+        shaped_by=(1, 2),
+        guard=narrow_input(1, "dft_length"),
+    ),
     **_family(
         "STFT",
         rows.leading_axis,

@@ -1,0 +1,75 @@
+"""Lengths of the sequences of recurrent networks on accelerators, which do not check them.
+
+ONNX Runtime's CPU kernels, and this project's, end a run whose `sequence_lens` are not from 0 to
+the number of steps. On an accelerator the graph brings them into this range, and an additional
+output says whether one was outside.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import Chain, iter_bodies, iter_nodes, replace_nodes
+
+from simipu.errors import AcceleratorError
+from simipu.numerics.recurrent import GATES
+
+_LENGTHS = 4
+"""Index of the input `sequence_lens`."""
+
+
+def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
+    """Change `model`, in place, so that the lengths of its recurrent nodes are within range, and
+    return whether there was one. Each
+    node gets an output, which is added to `faults` with an error's text: a whole number above 0 if
+    a length was out of range. Raises AcceleratorError for a node in the body of another one, whose
+    values no output can show."""
+    for node in iter_nodes(model.graph):
+        for body in iter_bodies(node):
+            for inner in filter(_has_lengths, body.node):
+                raise AcceleratorError(
+                    f"it does not check sequence_lens of {_title(inner)}, which is in the body of "
+                    "another node; remove the accelerator"
+                )
+    if not any(map(_has_lengths, model.graph.node)):
+        return False
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if _has_lengths(node):
+            chain = Chain(f"{next(filter(None, node.output))}/lengths")
+            name = _clamp(chain, node)
+            faults[name] = (
+                f"{_title(node)}: a length in sequence_lens is not from 0 to the number of steps"
+            )
+            model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
+            nodes += chain.nodes
+        nodes.append(node)
+    replace_nodes(model.graph, nodes)
+    return True
+
+
+def _has_lengths(node: onnx.NodeProto) -> bool:
+    return (
+        node.op_type in GATES
+        and not node.domain
+        and len(node.input) > _LENGTHS
+        and bool(node.input[_LENGTHS])
+    )
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} (node {node.name or next(filter(None, node.output))!r})"
+
+
+def _clamp(chain: Chain, node: onnx.NodeProto) -> str:
+    """Replace the node's lengths by their nearest ones within range, and return the name of the
+    largest difference."""
+    steps = chain.add("Gather", chain.add("Shape", node.input[0]), chain.constant(0, np.int64))
+    lengths = chain.add("Cast", node.input[_LENGTHS], to=TensorProto.INT64)
+    zero = chain.constant(0, np.int64)
+    is_low, is_high = chain.add("Less", lengths, zero), chain.add("Less", steps, lengths)
+    clamped = chain.add("Where", is_low, zero, chain.add("Where", is_high, steps, lengths))
+    wrong = chain.add("Cast", chain.add("Or", is_low, is_high), to=TensorProto.INT64)
+    node.input[_LENGTHS] = chain.add("Cast", clamped, to=TensorProto.INT32)
+    return chain.add("Reshape", chain.add("ReduceMax", wrong, keepdims=0), chain.shape([1]))
