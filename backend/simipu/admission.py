@@ -5,11 +5,12 @@ operators that it lacks, indices that it would not check, and memory that it wou
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 import onnx
-from onnx import TensorProto
-from onnxgraph import infer_shapes, iter_graphs, iter_nodes, set_shape
+from onnx import TensorProto, numpy_helper
+from onnxgraph import infer_shapes, iter_bodies, iter_graphs, iter_nodes, iter_reads, set_shape
 
 from simipu.accelerators import describe_first, uses_openvino
 from simipu.computed import GraphOptions, Lowered, Weights
@@ -19,6 +20,7 @@ from simipu.executable import Program
 from simipu.libraries import is_library_domain
 from simipu.numerics import QUARTERS, KernelUse, Numerics
 from simipu.numerics.indices import find_unguarded
+from simipu.operators import operator_of
 from simipu.program_graphs import lower_program, read_graph
 
 _EXACT = (
@@ -76,9 +78,31 @@ def find_fault(
         if is_library_domain(node.domain):
             return f"it has no custom operators ({_title(node)}); remove the accelerator"
     unguarded = find_unguarded(model.graph)
-    if unguarded is None:
-        return ""
-    return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
+    if unguarded is not None:
+        return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
+    return _find_data_shaped(model.graph, set())
+
+
+def _find_data_shaped(graph: onnx.GraphProto, outer: Set[str]) -> str:
+    """Return which node of a graph or its bodies has sizes, axes or places that depend on the data,
+    or "". OpenVINO checks only some of them, and ends the process or answers wrongly. `outer`: the
+    tensors around the graph that depend on data."""
+    weights = {tensor.name for tensor in graph.initializer}
+    data = {*outer, *(value.name for value in graph.input)} - weights
+    for node in graph.node:
+        operator, bodies = operator_of(node), list(iter_bodies(node))
+        shaped_by = [node.input[i] for i in operator.shaped_by if i < len(node.input)]
+        if not bodies and not data.isdisjoint(shaped_by):
+            return (
+                f"the shape of the result of {_title(node)} depends on the data, which it does not "
+                "check; remove the accelerator"
+            )
+        for body in bodies:
+            if fault := _find_data_shaped(body, data):
+                return fault
+        if not operator.reads_shape and not data.isdisjoint(iter_reads(node)):
+            data.update(node.output)
+    return ""
 
 
 def _title(node: onnx.NodeProto) -> str:
@@ -97,6 +121,11 @@ def _find_narrow(inferred: onnx.ModelProto) -> str:
     return ""
 
 
+_WIDE = frozenset((TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32))
+_IGNORED_INPUTS = {"DFT": 2}
+"""Inputs that OpenVINO ignores, by operator: it always takes the default axis of a DFT."""
+_SLICE_AXES = 3
+"""First input of a Slice after the starts and ends."""
 _NARROW = frozenset((TensorProto.FLOAT16, *QUARTERS))
 
 
@@ -127,14 +156,24 @@ def _check_memory(
 
 def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
     """Return the graph with the names of its outputs. Raises AcceleratorError for one that declares
-    doubles, which OpenVINO computes in float, and for one whose constants OpenVINO would take too
-    long to compute."""
+    doubles, which OpenVINO computes in float, one with a constant of more than 32 bits, and one
+    whose constants OpenVINO would take too long to compute."""
     if not lowered.fold:
         raise AcceleratorError(
             f"{title}: constants of the graph take longer to compute than loading may take; remove "
             "the accelerator"
         )
     model = onnx.load_model_from_string(lowered.model)
+    if wide := _find_wide(model):
+        raise AcceleratorError(
+            f"{title} computes whole numbers in 32 bits, and {wide}; remove the accelerator"
+        )
+    for node in iter_nodes(model.graph):
+        place = _IGNORED_INPUTS.get(node.op_type, len(node.input))
+        if any(node.input[place:]):
+            raise AcceleratorError(
+                f"{title} ignores input {place} of {_title(node)}; remove the accelerator"
+            )
     kind = TensorProto.DOUBLE
     doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
     infos = (*model.graph.input, *model.graph.output)
@@ -150,3 +189,26 @@ def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
             f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
         )
     return replace(lowered, outputs=[value.name for value in model.graph.output])
+
+
+def _find_wide(model: onnx.ModelProto) -> str:
+    """Return which constant of a graph or its bodies has a whole number of more than 32 bits, or
+    "". OpenVINO takes the nearest one of 32 bits, which is the same only as an end of a Slice.
+    It reads beyond a tensor by a step of -2^31."""
+    for graph in iter_graphs(model.graph):
+        wide = {tensor.name for tensor in graph.initializer if _is_wide(tensor)}
+        for node in graph.node:
+            if node.op_type == "Constant" and any(_is_wide(value.t) for value in node.attribute):
+                wide.update(node.output)
+        for node in iter_nodes(graph) if wide else ():
+            ends = node.input[1:_SLICE_AXES] if node.op_type == "Slice" else ()
+            for name in wide.intersection(node.input).difference(ends):
+                return f"the constant {name!r} of {_title(node)} has more"
+    return ""
+
+
+def _is_wide(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type not in _WIDE or tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    values = numpy_helper.to_array(tensor)
+    return bool(values.size and (int(values.min()) <= -(2**31) or int(values.max()) >= 2**31))

@@ -116,7 +116,9 @@ class IndexGuard:
             fault = _measure_fault(chain, indices, clamped)
             if is_main:
                 title = f"{node.op_type} (node {node.name or node.output[0]!r})"
-                self.faults[fault] = f"{title}: an index is outside of the tensor that it selects from"
+                self.faults[fault] = (
+                    f"{title}: an index is outside of the tensor that it selects from"
+                )
             else:
                 is_fault = chain.add("Cast", fault, to=TensorProto.BOOL)
                 count = chain.add("Cast", is_fault, to=TensorProto.INT64)
@@ -156,21 +158,17 @@ def needs_guards(graph: onnx.GraphProto, *, engine_checks: bool = True) -> bool:
 
 
 def find_unguarded(graph: onnx.GraphProto) -> onnx.NodeProto | None:
-    """Return the first node of a graph and its bodies that only ONNX Runtime's CPU kernels guard
-    against indices out of range: one that writes by indices that are computed at run time, or whose
-    indices have no guard at all."""
-    return next(
-        (node for node, scope in _iter_scopes(graph) if _has_no_guard(node, scope)),
-        None,
+    """Return the first node of a graph and its bodies whose indices or places only ONNX Runtime's
+    CPU kernels check: they are computed at run time, or the node writes by them in a body."""
+    for node, scope in _iter_scopes(graph):
+        place = operator_of(node).unguarded_indices
+        name = node.input[place] if place is not None and len(node.input) > place else ""
+        if name and scope.get(name) is None:
+            return node
+    inside = (
+        inner for node in graph.node for body in iter_bodies(node) for inner in iter_nodes(body)
     )
-
-
-def _has_no_guard(node: onnx.NodeProto, scope: _Scope) -> bool:
-    operator = operator_of(node)
-    place = operator.unguarded_indices
-    if place is None:
-        return False
-    return operator.indexing is None or scope.get(node.input[place]) is None
+    return next((node for node in inside if operator_of(node).writes_by_indices), None)
 
 
 def _is_guarded(node: onnx.NodeProto, scope: _Scope, *, engine_checks: bool) -> bool:

@@ -329,7 +329,7 @@ class _Direction:
         numbers = chain.add("Range", zero, steps, one)
         numbers = chain.add("Reshape", numbers, chain.shape([-1, 1, 1]))
         lengths = chain.add("Cast", self.recurrence.input(_LENGTHS), to=TensorProto.INT64)
-        title = f"sequence_lens of {self.recurrence.node.name}: expected 0 to the number of steps"
+        title = f"sequence_lens of {self.recurrence.kind}: expected 0 to the number of steps"
         lengths = add_range_check(chain, lengths, (zero, steps), title)
         lengths = chain.add("Reshape", lengths, chain.shape([1, -1, 1]))
         absent = chain.add("Not", chain.add("Less", numbers, lengths))

@@ -170,7 +170,7 @@ class Operator:
     such indices."""
     unguarded_indices: int | None = None
     """Number of the input with indices or places that only ONNX Runtime's CPU kernels check, if
-    they are computed at run time. Without `indexing` constants are not checked either."""
+    they are computed at run time."""
     refusal: str = ""
     """Reason why it cannot be compiled, if so."""
     is_random: bool = False

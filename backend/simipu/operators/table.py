@@ -264,7 +264,7 @@ _REDUCING = {
         composite.top_k,
         EXACT,
         shaped_by=(1,),
-        guard=narrow_input(1, "k"),
+        guard=narrow_input(1, "k", 0),
     ),
 }
 
@@ -305,7 +305,7 @@ _MOVING = {
     ),
     **_family("Tile", places.tile, None, EXACT, view=layout.spread_out_view, shaped_by=(1,)),
     **_family("Pad", places.pad, None, EXACT, view=layout.cut_view, apart=(3,), shaped_by=(1,)),
-    **_family("Trilu", places.trilu, moves.move, EXACT),
+    **_family("Trilu", places.trilu, moves.move, EXACT, unguarded_indices=1),
     **_family("DepthToSpace", places.depth_to_space, moves.move, EXACT),
     **_family("SpaceToDepth", places.space_to_depth, moves.move, EXACT),
     **_family("Resize", places.resize, composite.resized, shaped_by=(1, 2, 3)),
@@ -370,7 +370,7 @@ _MAKING = {
         rows.fourier,
         composite.fourier,
         shaped_by=(1, 2),
-        guard=narrow_input(1, "dft_length"),
+        guard=narrow_input(1, "dft_length", 1),
     ),
     **_family(
         "STFT",
