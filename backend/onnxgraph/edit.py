@@ -101,6 +101,14 @@ def forget_values(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
 
 
+def forget_shapes(graph: onnx.GraphProto) -> None:
+    """Remove the declared types and shapes of a graph's tensors between its inputs and outputs, and
+    the shapes of its outputs."""
+    forget_values(graph)
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+
+
 def replace_inputs(graph: onnx.GraphProto, inputs: Iterable[onnx.ValueInfoProto]) -> None:
     """Set the inputs of the graph; they may include its present ones."""
     _replace(graph.input, inputs)
@@ -174,12 +182,15 @@ def rename_in_node(node: onnx.NodeProto, renames: Mapping[str, str]) -> None:
             value.name = seen.get(value.name, value.name)
 
 
-def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
-    """Set the static shape of a value."""
+def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int | str]) -> None:
+    """Set the shape of a value; a text is the name of an unknown size."""
     dims = value.type.tensor_type.shape.dim
     del dims[:]
     for size in shape:
-        dims.add(dim_value=size)
+        if isinstance(size, str):
+            dims.add(dim_param=size)
+        else:
+            dims.add(dim_value=size)
 
 
 def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:

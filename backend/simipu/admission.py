@@ -5,12 +5,21 @@ operators that it lacks, indices that it would not check, and memory that it wou
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import infer_shapes, iter_bodies, iter_graphs, iter_nodes, iter_reads, set_shape
+from onnxgraph import (
+    attribute,
+    forget_shapes,
+    infer_shapes,
+    iter_bodies,
+    iter_graphs,
+    iter_nodes,
+    iter_reads,
+    set_shape,
+)
 
 from simipu.accelerators import describe_first, uses_openvino
 from simipu.computed import GraphOptions, Lowered, Weights
@@ -57,7 +66,7 @@ def lower_accelerated(
     if on_cpu and not is_confined:
         _check_memory(program, model, options, title)
     lowered = lower_program(program, weights, options, numerics, KernelUse.NONE)
-    return _admit_to_openvino(lowered, title) if on_cpu else lowered
+    return _admit_to_openvino(lowered, program, title) if on_cpu else lowered
 
 
 def find_fault(
@@ -77,6 +86,9 @@ def find_fault(
     for node in iter_nodes(model.graph):
         if is_library_domain(node.domain):
             return f"it has no custom operators ({_title(node)}); remove the accelerator"
+        place = operator_of(node).unchecked_input
+        if place is not None and any(node.input[place:]):
+            return f"it does not check input {place} of {_title(node)}; remove the accelerator"
     unguarded = find_unguarded(model.graph)
     if unguarded is not None:
         return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
@@ -122,8 +134,6 @@ def _find_narrow(inferred: onnx.ModelProto) -> str:
 
 
 _WIDE = frozenset((TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32))
-_IGNORED_INPUTS = {"DFT": 2}
-"""Inputs that OpenVINO ignores, by operator: it always takes the default axis of a DFT."""
 _SLICE_AXES = 3
 """First input of a Slice after the starts and ends."""
 _NARROW = frozenset((TensorProto.FLOAT16, *QUARTERS))
@@ -133,13 +143,11 @@ def _check_memory(
     program: Program, model: onnx.ModelProto, options: GraphOptions, title: str
 ) -> None:
     """Raise LoadMemoryError unless all tensors of a run together are within the limit: OpenVINO has
-    no limit of its own."""
-    shapes = {stream.tensor: stream.shape for stream in program.streams}
+    no limit of its own. The author's word for their shapes does not count."""
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
-    for info in (*sized.graph.input, *sized.graph.output):
-        if info.name in shapes:
-            set_shape(info, shapes[info.name])
+    forget_shapes(sized.graph)
+    _set_shapes(sized.graph.input, program)
     num_bytes = bound_bytes(infer_shapes(sized))
     if num_bytes is None:
         reason = "a tensor has a size that only the run determines"
@@ -154,8 +162,10 @@ def _check_memory(
     )
 
 
-def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
-    """Return the graph with the names of its outputs. Raises AcceleratorError for one that declares
+def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowered:
+    """Return the graph with the names of its outputs and the shapes of the streams as those of its
+    inputs: OpenVINO checks sizes that are known when it compiles the graph, and hardly any others.
+    Only the number of rows stays open. Raises AcceleratorError for one that declares
     doubles, which OpenVINO computes in float, one with a constant of more than 32 bits, and one
     whose constants OpenVINO would take too long to compute."""
     if not lowered.fold:
@@ -168,12 +178,11 @@ def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
         raise AcceleratorError(
             f"{title} computes whole numbers in 32 bits, and {wide}; remove the accelerator"
         )
-    for node in iter_nodes(model.graph):
-        place = _IGNORED_INPUTS.get(node.op_type, len(node.input))
-        if any(node.input[place:]):
-            raise AcceleratorError(
-                f"{title} ignores input {place} of {_title(node)}; remove the accelerator"
-            )
+    if cut := _find_cut(model):
+        raise AcceleratorError(
+            f"{title} does not check the pads of {cut}, which must not be negative in its mode; "
+            "remove the accelerator"
+        )
     kind = TensorProto.DOUBLE
     doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
     infos = (*model.graph.input, *model.graph.output)
@@ -188,7 +197,23 @@ def _admit_to_openvino(lowered: Lowered, title: str) -> Lowered:
         raise AcceleratorError(
             f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
         )
-    return replace(lowered, outputs=[value.name for value in model.graph.output])
+    _set_shapes(model.graph.input, program, is_open=program.row_independent)
+    outputs = [value.name for value in model.graph.output]
+    return replace(lowered, model=model.SerializeToString(), outputs=outputs)
+
+
+def _set_shapes(
+    infos: Iterable[onnx.ValueInfoProto], program: Program, *, is_open: bool = False
+) -> None:
+    """Give tensors, in place, the shapes of their streams; if it `is_open`, without the number of
+    rows."""
+    streams = {stream.tensor: stream for stream in program.streams}
+    for info in infos:
+        if stream := streams.get(info.name):
+            shape: list[int | str] = [*stream.shape]
+            if is_open and program.batch_size:
+                shape[stream.batch_axis] = "rows"
+            set_shape(info, shape)
 
 
 def _find_wide(model: onnx.ModelProto) -> str:
@@ -205,6 +230,31 @@ def _find_wide(model: onnx.ModelProto) -> str:
             for name in wide.intersection(node.input).difference(ends):
                 return f"the constant {name!r} of {_title(node)} has more"
     return ""
+
+
+def _find_cut(model: onnx.ModelProto) -> str:
+    """Return the first Pad that repeats elements and may cut some, or "". If none is left, OpenVINO
+    repeats what is in memory there."""
+    for graph in iter_graphs(model.graph):
+        known = {tensor.name: tensor for tensor in graph.initializer}
+        known.update((node.output[0], attribute(node, "value")) for node in _find_constants(graph))
+        for node in graph.node:
+            if node.op_type == "Pad" and attribute(node, "mode", b"constant") != b"constant":
+                pads = attribute(node, "pads") or _read_values(known.get(node.input[1]))
+                if not pads or min(pads) < 0:
+                    return _title(node)
+    return ""
+
+
+def _find_constants(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    return [node for node in graph.node if node.op_type == "Constant"]
+
+
+def _read_values(tensor: onnx.TensorProto | None) -> list[int]:
+    """Return the values of a constant, or none if they are not in the graph."""
+    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+        return []
+    return [int(value) for value in numpy_helper.to_array(tensor).ravel()]
 
 
 def _is_wide(tensor: onnx.TensorProto) -> bool:

@@ -171,6 +171,8 @@ class Operator:
     unguarded_indices: int | None = None
     """Number of the input with indices or places that only ONNX Runtime's CPU kernels check, if
     they are computed at run time."""
+    unchecked_input: int | None = None
+    """Number of the first input that accelerators ignore, or whose values they do not check."""
     refusal: str = ""
     """Reason why it cannot be compiled, if so."""
     is_random: bool = False

@@ -219,7 +219,7 @@ _PRODUCTS = {
         "QLinearMatMul", rows.quantized_matmul, composite.SCALED_MATMUL, counts.matmul, range(1, 8)
     ),
     **_product("Einsum", rows.einsum, composite.einsum, counts.einsum, range(_MAX_INPUTS)),
-    **_family("Attention", rows.attention, composite.attention, apart=(3,)),
+    **_family("Attention", rows.attention, composite.attention, apart=(3,), unchecked_input=6),
     **_product(
         "GRU LSTM RNN",
         rows.recurrent,
@@ -335,7 +335,13 @@ _MOVING = {
     ),
     **_family("Col2Im", rows.leading_axis, composite.folded, shaped_by=(1, 2)),
     **_family("GridSample", rows.leading_axes(0, 1), composite.sampled),
-    **_family("RotaryEmbedding", rows.rotary_embedding, composite.rotary, apart=(1, 2)),
+    **_family(
+        "RotaryEmbedding",
+        rows.rotary_embedding,
+        composite.rotary,
+        apart=(1, 2),
+        unchecked_input=3,
+    ),
     **_family(
         "MaxUnpool",
         whole_batch="its indices number elements over the whole batch",
@@ -371,6 +377,7 @@ _MAKING = {
         composite.fourier,
         shaped_by=(1, 2),
         guard=narrow_input(1, "dft_length", 1),
+        unchecked_input=2,
     ),
     **_family(
         "STFT",
