@@ -36,7 +36,8 @@ static struct ort_status *find_input(const struct call *call, int64_t place, enu
 static struct ort_status *check_lengths(const struct call *call, const struct recurrence *of) {
     for (int64_t row = 0; of->lengths && row < of->batch; row++)
         if (of->lengths[row] < 0 || of->lengths[row] > of->steps)
-            return refuse(call->node, "input sequence_lens, row %lld: expected a length from 0 to %lld, found %d",
+            return refuse(call->node,
+                          "input sequence_lens, row %lld: expected a length from 0 to %lld, found %d",
                           (long long)row, (long long)of->steps, (int)of->lengths[row]);
     return NULL;
 }

@@ -475,7 +475,10 @@ static void draw_optional(struct recurrence *r) {
     if (r->cell == CELL_LSTM && one_in(3)) r->peepholes = draw_floats(3 * r->directions * r->hidden, 0);
     if (!one_in(3)) return;
     int32_t *lengths = keep((size_t)r->batch * sizeof *lengths);
-    for (int64_t i = 0; i < r->batch; i++) lengths[i] = (int32_t)draw(-1, r->steps + 1);
+    for (int64_t i = 0; i < r->batch; i++) {
+        lengths[i] = (int32_t)draw(-1, r->steps + 1);
+        if (one_in(8)) lengths[i] = one_in(2) ? INT32_MIN : INT32_MAX;
+    }
     r->lengths = lengths;
 }
 

@@ -703,6 +703,14 @@ def test_a_recurrent_network_adds_input_and_state_in_one_sum():
             {"lengths": 3},
             "input 3, axis 0: expected a size of 2, found 3",
         ),
+        *(
+            (
+                [wide(3, 2, 21), halves(1, 41, 32), IDENTITY, np.array([0, length], np.int32)],
+                {"lengths": 3},
+                f"sequence_lens, row 1: expected a length from 0 to 3, found {length}",
+            )
+            for length in (4, -1, 2**31 - 1, -(2**31))
+        ),
         ([wide(3, 2, 21), halves(1, 41, 32), IDENTITY], {"cell": 4}, "'cell': expected 0 to 3"),
         ([wide(3, 2, 21), halves(1, 41, 32), IDENTITY], {"state": 7}, "expected input 7"),
     ],
