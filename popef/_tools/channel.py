@@ -152,8 +152,8 @@ class AnsweringChild:
         `answer_requests`.
 
         `pause_seconds` is the maximum pause in the middle of a request or an answer, for a child
-        process that is expected to continue at once. One without this limit may pause as long as it
-        makes progress.
+        process that is expected to continue at once; its whole request and its whole answer take at
+        most `limit_seconds` more. One without this limit may pause as long as it makes progress.
         """
         self.channel, theirs = make_channel()
         with theirs:
@@ -170,10 +170,14 @@ class AnsweringChild:
         child process that makes no progress, and EOFError or ConnectionError for one that has
         ended or sends no valid frame. It must be ended then.
         """
+        seconds = limit_seconds + self._pause_seconds
+        wait = partial(self._wait, "read nothing", time.monotonic() + seconds)
         for parts in requests:
-            self.channel.send(*parts, wait=partial(self._wait, "read nothing"))
+            self.channel.send(*parts, wait=wait)
         self._watch(select.POLLIN, limit_seconds)
-        return self.channel.receive(max_bytes, partial(self._wait, "sent an incomplete response"))
+        # A child process that sends a byte now and then must not hold its parent for ever.
+        wait = partial(self._wait, "sent an incomplete response", time.monotonic() + seconds)
+        return self.channel.receive(max_bytes, wait)
 
     def end(self) -> int:
         """End the child process, and return its exit status."""
@@ -189,11 +193,13 @@ class AnsweringChild:
             for why in watch.find_stalled([self.process.pid]).values():
                 raise StalledError(f"made no progress ({why}) and was ended")
 
-    def _wait(self, what: str, event: int) -> None:
+    def _wait(self, what: str, end: float, event: int) -> None:
         if math.isinf(self._pause_seconds):
             self._watch(event, math.inf)
         elif not self.channel.is_ready(event, self._pause_seconds):
             raise StalledError(f"{what} for {self._pause_seconds:g} s and was ended")
+        elif time.monotonic() > end:
+            raise StalledError("took too long to read a request or to send a response and was ended")
 
 
 def answer_requests(descriptor: int, answer: Callable[[Channel], Sequence[Part]]) -> None:

@@ -79,6 +79,24 @@ def impatient(monkeypatch):
 # Requests and answers.
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        RAW + "os.write({0}, (1 << 20).to_bytes(8, 'little'))\n"
+        "while True: os.write({0}, b'x'); time.sleep(0.05)",
+        "import os, time\nwhile True: os.read({0}, 4096); time.sleep(0.05)",
+    ],
+    ids=["sends", "reads"],
+)
+def test_a_child_process_that_dribbles_is_ended(code):
+    """No pause is long, and it would take hours."""
+    with (
+        child(code, pause_seconds=SECONDS / 10) as made,
+        pytest.raises(StalledError, match="took too long"),
+    ):
+        ask(made, bytes(1 << 26 if "4096" in code else 1), limit_seconds=0.5)
+
+
 def test_answers_come_in_the_order_of_the_requests():
     with child(ECHO) as made:
         for number in range(100):
