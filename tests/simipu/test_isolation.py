@@ -1,8 +1,10 @@
 """Tests of a graph in a child process: its results equal those in this process, and its death is an
 error of one run."""
 
+import fcntl
 import operator
 import os
+import resource
 import signal
 import time
 from functools import partial
@@ -10,12 +12,14 @@ from functools import partial
 import numpy as np
 import pytest
 from compiled_models import compile_once
+from onnx import TensorProto, helper, numpy_helper
 from simipu import (
     Device,
     DeviceLostError,
     Engine,
     GraphOptions,
     LoadError,
+    Lowered,
     RunError,
     RunTimeoutError,
     isolation,
@@ -258,3 +262,50 @@ def test_a_child_reads_what_it_tries_to_load_and_nothing_else(tmp_path):
     load("model")
     with pytest.raises(LoadError, match="died"):
         load("other")
+
+
+def test_a_child_has_no_descriptor_of_its_parent_but_the_channel(tmp_path):
+    limits = GraphOptions(num_threads=1, ready_seconds=60.0)
+    with open(tmp_path / "secret", "w") as file:
+        # Above all numbers that the child uses itself.
+        secret = fcntl.fcntl(file, fcntl.F_DUPFD, 200)
+        try:
+            os.set_inheritable(secret, True)
+            with pytest.raises(LoadError, match="died"):
+                isolation.try_in_child(isolation.Trial(partial(os.fstat, secret), 0), limits, "m")
+        finally:
+            os.close(secret)
+
+
+def test_a_child_of_root_can_raise_no_limit():
+    if find_missing():
+        pytest.skip("this system confines nothing")
+    limits = GraphOptions(num_threads=1, ready_seconds=60.0)
+    infinite = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    raising = isolation.Trial(partial(resource.setrlimit, resource.RLIMIT_DATA, infinite), 0)
+    with pytest.raises(LoadError, match="died"):
+        isolation.try_in_child(raising, limits, "model 'm'")
+    lowering = isolation.Trial(partial(resource.setrlimit, resource.RLIMIT_CORE, (0, 0)), 0)
+    isolation.try_in_child(lowering, limits, "model 'm'")
+
+
+def test_threads_of_the_reference_are_not_pinned(capfd):
+    """The sandbox forbids it, and ONNX Runtime would log an error."""
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"])
+    x = np.ones((2, 3), np.float32)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)]
+    axis = numpy_helper.from_array(np.int64(1), "axis")
+    imports = [helper.make_opsetid("", 17)]
+    model = helper.make_model(
+        helper.make_graph([node], "sums", inputs, outputs, [axis]), opset_imports=imports
+    )
+    model.ir_version = 8
+    options = GraphOptions(num_threads=1)
+    graph = isolation.IsolatedGraph("m", Lowered(model.SerializeToString(), {}), {}, options, None)
+    try:
+        (found,) = graph.run(["y"], {"x": x})
+    finally:
+        graph.close()
+    np.testing.assert_array_equal(found, [[1, 2, 3]] * 2)
+    assert "affinity" not in capfd.readouterr().err
