@@ -199,7 +199,7 @@ class AnsweringChild:
         elif not self.channel.is_ready(event, self._pause_seconds):
             raise StalledError(f"{what} for {self._pause_seconds:g} s and was ended")
         elif time.monotonic() > end:
-            raise StalledError("took too long to read a request or to send a response and was ended")
+            raise StalledError("took too long to read a request or to answer and was ended")
 
 
 def answer_requests(descriptor: int, answer: Callable[[Channel], Sequence[Part]]) -> None:
