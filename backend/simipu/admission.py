@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import replace
 
+import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import (
@@ -21,6 +22,7 @@ from onnxgraph import (
     set_shape,
 )
 
+from popef._tools.arrays import Array
 from simipu.accelerators import describe_first, uses_openvino
 from simipu.computed import GraphOptions, Lowered, Weights
 from simipu.demand import bound_bytes
@@ -174,7 +176,7 @@ def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowere
             "the accelerator"
         )
     model = onnx.load_model_from_string(lowered.model)
-    if wide := _find_wide(model):
+    if wide := _find_wide(model, lowered.weights):
         raise AcceleratorError(
             f"{title} computes whole numbers in 32 bits, and {wide}; remove the accelerator"
         )
@@ -216,18 +218,22 @@ def _set_shapes(
             set_shape(info, shape)
 
 
-def _find_wide(model: onnx.ModelProto) -> str:
+def _find_wide(model: onnx.ModelProto, weights: Weights) -> str:
     """Return which constant of a graph or its bodies has a whole number of more than 32 bits, or
     "". OpenVINO takes the nearest one of 32 bits, which is the same only as an end of a Slice.
     It reads beyond a tensor by a step of -2^31."""
+    mapped = {
+        name for name, value in weights.items() if value.dtype == np.int64 and _exceeds(value)
+    }
     for graph in iter_graphs(model.graph):
-        wide = {tensor.name for tensor in graph.initializer if _is_wide(tensor)}
+        wide = mapped.union(tensor.name for tensor in graph.initializer if _is_wide(tensor))
         for node in graph.node:
             if node.op_type == "Constant" and any(_is_wide(value.t) for value in node.attribute):
                 wide.update(node.output)
         for node in iter_nodes(graph) if wide else ():
-            ends = node.input[1:_SLICE_AXES] if node.op_type == "Slice" else ()
-            for name in wide.intersection(node.input).difference(ends):
+            is_slice = node.op_type == "Slice"
+            others = (*node.input[:1], *node.input[_SLICE_AXES:]) if is_slice else node.input
+            for name in wide.intersection(others):
                 return f"the constant {name!r} of {_title(node)} has more"
     return ""
 
@@ -260,5 +266,8 @@ def _read_values(tensor: onnx.TensorProto | None) -> list[int]:
 def _is_wide(tensor: onnx.TensorProto) -> bool:
     if tensor.data_type not in _WIDE or tensor.data_location == TensorProto.EXTERNAL:
         return False
-    values = numpy_helper.to_array(tensor)
+    return _exceeds(numpy_helper.to_array(tensor))
+
+
+def _exceeds(values: Array) -> bool:
     return bool(values.size and (int(values.min()) <= -(2**31) or int(values.max()) >= 2**31))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import STANDARD_DOMAINS, Chain, iter_bodies, iter_nodes, replace_nodes
 
 from simipu.errors import AcceleratorError
 from simipu.numerics.recurrent import GATES
@@ -21,10 +21,9 @@ _LENGTHS = 4
 
 def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
     """Change `model`, in place, so that the lengths of its recurrent nodes are within range, and
-    return whether there was one. Each
-    node gets an output, which is added to `faults` with an error's text: a whole number above 0 if
-    a length was out of range. Raises AcceleratorError for a node in the body of another one, whose
-    values no output can show."""
+    return whether it has such nodes. Each node gets an output, which is added to `faults` with an
+    error's text: a whole number above 0 if a length was out of range. Raises AcceleratorError for a
+    node in the body of another one, whose values no output can show."""
     for node in iter_nodes(model.graph):
         for body in iter_bodies(node):
             for inner in filter(_has_lengths, body.node):
@@ -52,7 +51,7 @@ def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
 def _has_lengths(node: onnx.NodeProto) -> bool:
     return (
         node.op_type in GATES
-        and not node.domain
+        and node.domain in STANDARD_DOMAINS
         and len(node.input) > _LENGTHS
         and bool(node.input[_LENGTHS])
     )
@@ -63,8 +62,8 @@ def _title(node: onnx.NodeProto) -> str:
 
 
 def _clamp(chain: Chain, node: onnx.NodeProto) -> str:
-    """Replace the node's lengths by their nearest ones within range, and return the name of the
-    largest difference."""
+    """Replace the node's lengths by their nearest ones within range, and return the name of a
+    number that is 1 if one was outside."""
     steps = chain.add("Gather", chain.add("Shape", node.input[0]), chain.constant(0, np.int64))
     lengths = chain.add("Cast", node.input[_LENGTHS], to=TensorProto.INT64)
     zero = chain.constant(0, np.int64)

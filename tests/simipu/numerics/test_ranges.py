@@ -335,3 +335,11 @@ def test_an_end_of_a_slice_may_have_64_bits_on_openvino():
     ends = {"start": whole(-(2**63)), "end": whole(2**63 - 1), "axis": whole(1)}
     program = make_program([node], {"x": X}, ends, {"y": F})
     np.testing.assert_array_equal(compute(program, {"x": X}, ["y"], "openvino")[0], X)
+
+
+def test_a_step_of_a_slice_is_no_end_even_if_it_is_one_too():
+    node = helper.make_node("Slice", ["x", "start", "wide", "axis", "wide"], ["y"])
+    constants = {"start": whole(2), "wide": whole(-(2**31)), "axis": whole(1)}
+    program = make_program([node], {"x": X}, constants, {"y": F})
+    with pytest.raises(SimIpuError, match="the constant 'wide' of Slice"):
+        compute(program, {"x": X}, ["y"], "openvino")
