@@ -5,31 +5,43 @@ Run as a program with the name of an operator, it prints a line for each case: i
 ended. All elements of the data are `ELEMENT`, so another value in an answer is not the model's.
 """
 
+from __future__ import annotations
+
 import itertools
 import logging
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 from simipu import GraphOptions, LoadError, RunError, choose_accelerator, open_graph
 from simipu.executable import Program, ProgramKind
 from simipu.streams import Direction, Stream
 
+from popef._tools.arrays import Array
+
 ELEMENT = 7.0
 SIZES = 4, 3
-OPERATORS = {
+OPERATORS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "Gather": ((2,), {"axis": 0}),
     "Gather of one": ((), {"axis": 0}),
+    "Gather of opset 9": ((2,), {"axis": 0}),
     "GatherElements": ((2, 3), {"axis": 0}),
     "GatherND": ((2, 1), {}),
     "ScatterElements": ((2, 3), {"axis": 0}),
     "ScatterND": ((2, 1), {}),
+    "ScatterElements of opset 11": ((2, 3), {"axis": 0}),
     "ScatterElements too wide": ((2, 60), {"axis": 0}),
     "GatherElements too wide": ((2, 60), {"axis": 0}),
 }
 """Shapes of the indices and attributes."""
-VALUES = 4, -5, 1 << 20, -(1 << 20), (1 << 31) + 1, (1 << 32) + 1, -(1 << 63)
+OPSETS = {"Gather of opset 9": 9, "ScatterElements of opset 11": 11}
+VALUES = 4, -5, (1 << 32) + 1, -(1 << 63)
 PLACES = "graph", "node", "weight", "request", "sum", "sibling", "branch"
+Case = tuple[str, int, str, str]
+"""Operator, index, and where the index and the data come from."""
 DATA = "input", "computed", "weight", "declared larger", "empty"
 ENGINES = "cpu", "openvino"
 CHECKS = "error", "clamp"
@@ -38,34 +50,38 @@ CHECKS = "error", "clamp"
 class Builder:
     """The parts of a graph, and what it is fed with."""
 
-    def __init__(self):
-        self.nodes, self.tensors, self.inputs, self.infos = [], [], [], []
-        self.feeds, self.weights = {}, {}
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.infos: list[onnx.ValueInfoProto] = []
+        self.feeds: dict[str, Array] = {}
+        self.weights: dict[str, Array] = {}
 
-    def feed(self, name, value, shape):
+    def feed(self, name: str, value: Array, shape: Sequence[int | str]) -> None:
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         self.feeds[name] = value
 
-    def hold(self, name, value):
+    def hold(self, name: str, value: Array) -> None:
         self.tensors.append(numpy_helper.from_array(value, name))
 
-    def hold_apart(self, name, value):
+    def hold_apart(self, name: str, value: Array) -> None:
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = TensorProto(name=name, data_type=kind, dims=value.shape)
         tensor.data_location = TensorProto.EXTERNAL
         self.tensors.append(tensor)
         self.weights[name] = value
 
-    def add(self, op_type, inputs, output, **attributes):
+    def add(self, op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
 
-    def make_program(self, shape):
+    def make_program(self, shape: tuple[int, ...], opset: int) -> Program:
         output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
         graph = helper.make_graph(
             self.nodes, "graph", self.inputs, [output], self.tensors, value_info=self.infos
         )
-        imports = [helper.make_opsetid("", 17)]
+        imports = [helper.make_opsetid("", opset)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=9)
         streams = [
             Stream(f"in {name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)
@@ -76,11 +92,13 @@ class Builder:
         return Program(5, "main", ProgramKind.MAIN, tuple(streams), model.SerializeToString())
 
 
-def build(name, value, place, data):
+def build(
+    name: str, value: int, place: str, data: str
+) -> tuple[Program, dict[str, Array], dict[str, Array]]:
     """Return a program, its weights and its inputs."""
     op_type = name.split()[0]
     shape, attributes = OPERATORS[name]
-    indices = np.full(shape, 0 if name.endswith("too wide") else value, np.int64)
+    indices: Array = np.full(shape, 0 if name.endswith("too wide") else value, np.int64)
     builder = Builder()
     _add_data(builder, data)
     _add_indices(builder, indices, place)
@@ -98,10 +116,10 @@ def build(name, value, place, data):
     if place == "sibling":
         _add_siblings(builder, indices)
     builder.nodes[-1].output[0] = "y"
-    return builder.make_program(SIZES), builder.weights, builder.feeds
+    return builder.make_program(SIZES, OPSETS.get(name, 17)), builder.weights, builder.feeds
 
 
-def _add_data(builder, data):
+def _add_data(builder: Builder, data: str) -> None:
     value = np.full((0, SIZES[1]) if data == "empty" else SIZES, ELEMENT, np.float32)
     if data == "weight":
         builder.hold_apart("data", value)
@@ -119,7 +137,7 @@ def _add_data(builder, data):
         builder.infos.append(info)
 
 
-def _add_indices(builder, indices, place):
+def _add_indices(builder: Builder, indices: Array, place: str) -> None:
     if place == "node":
         value = numpy_helper.from_array(indices)
         builder.nodes.append(helper.make_node("Constant", [], ["indices"], value=value))
@@ -135,16 +153,18 @@ def _add_indices(builder, indices, place):
         builder.hold("indices", indices)
 
 
-def _add_condition(builder):
+def _add_condition(builder: Builder) -> None:
     builder.hold("zero", np.array(0, np.float32))
-    builder.add("ReduceSum", [builder.inputs[0].name], "total", keepdims=0)
+    builder.add("ReduceMax", [builder.inputs[0].name], "total", keepdims=0)
     builder.add("Greater", ["total", "zero"], "go")
 
 
-def _add_branches(builder, op_type, operands, attributes):
+def _add_branches(
+    builder: Builder, op_type: str, operands: Sequence[str], attributes: dict[str, Any]
+) -> None:
     """Have both branches of an If do the same."""
     _add_condition(builder)
-    branches = {}
+    branches: dict[str, Any] = {}
     for branch in ("then_branch", "else_branch"):
         node = helper.make_node(op_type, operands, [f"{branch}/found"], **attributes)
         info = helper.make_tensor_value_info(f"{branch}/found", TensorProto.FLOAT, None)
@@ -152,10 +172,10 @@ def _add_branches(builder, op_type, operands, attributes):
     builder.nodes.append(helper.make_node("If", ["go"], ["found"], **branches))
 
 
-def _add_siblings(builder, indices):
+def _add_siblings(builder: Builder, indices: Array) -> None:
     """Add bodies whose own initializers are called `indices`, like an input of the graph."""
     _add_condition(builder)
-    branches = {}
+    branches: dict[str, Any] = {}
     for branch in ("then_branch", "else_branch"):
         node = helper.make_node("Identity", ["indices"], [f"{branch}/own"])
         info = helper.make_tensor_value_info(f"{branch}/own", TensorProto.INT64, indices.shape)
@@ -163,11 +183,11 @@ def _add_siblings(builder, indices):
         branches[branch] = helper.make_graph([node], branch, [], [info], [own])
     builder.nodes.append(helper.make_node("If", ["go"], ["own"], **branches))
     builder.add("Cast", ["own"], "own float", to=TensorProto.FLOAT)
-    builder.add("ReduceSum", ["own float"], "own sum", keepdims=0)
+    builder.add("ReduceMax", ["own float"], "own sum", keepdims=0)
     builder.add("Add", ["scaled", "own sum"], "with own")
 
 
-def run(case, engine, check):
+def run(case: Case, engine: str, check: str) -> str:
     """Load and run a case, and return how it ended: "load" or "run" for an error of ours, or the
     values of the answer."""
     program, weights, feeds = build(*case)
@@ -184,7 +204,7 @@ def run(case, engine, check):
     return " ".join(sorted({str(value) for value in answer.ravel()})) or "none"
 
 
-def iter_cases(name):
+def iter_cases(name: str) -> Iterator[Case]:
     """Yield the cases of an operator."""
     values = VALUES[:1] if name.endswith("too wide") else VALUES
     for value, place, data in itertools.product(values, PLACES, DATA):

@@ -42,7 +42,7 @@ from onnxgraph import (
 )
 
 from popef._tools.arrays import Array
-from simipu.errors import LoadError
+from simipu.errors import AcceleratorError, LoadError
 from simipu.operators import operator_of
 from simipu.operators.entry import Indexing
 
@@ -50,6 +50,8 @@ _INDICES = 1
 """Number of the input with the indices, for every operator that has them."""
 _WHOLE_EXTREMES_OPSET = 12
 """First opset in which Min and Max accept whole numbers."""
+_SIGN_OPSET = 9
+"""First opset with Sign."""
 _Shapes = Mapping[str, tuple[int, ...]]
 _Scope = ChainMap[str, onnx.TensorProto | None]
 """Constants by the names that are visible in a graph; None for a tensor that is computed or fed."""
@@ -77,6 +79,11 @@ class IndexGuard:
         if not needs_guards(model.graph, engine_checks=self.engine_checks):
             return False
         self._opset = find_opset(model, 1)
+        if self._opset < _SIGN_OPSET and not self.engine_checks:
+            raise AcceleratorError(
+                f"its indices cannot be checked in opset {self._opset}, expected {_SIGN_OPSET} or "
+                "newer; remove the accelerator"
+            )
         self._prefix = _find_prefix(model.graph)
         self._guard_graph(model.graph, iter_shapes(inferred.graph), ChainMap(), is_main=True)
         for name in self.faults:
@@ -146,7 +153,8 @@ class IndexGuard:
         last = chain.add("Sub", sizes, chain.constant(1, np.int64))
         if self._opset >= _WHOLE_EXTREMES_OPSET:
             return chain.add("Max", chain.add("Min", indices, last), first)
-        return _add_extreme(chain, "Add", _add_extreme(chain, "Sub", indices, last), first)
+        smaller = _add_extreme(chain, self._opset, "Sub", indices, last)
+        return _add_extreme(chain, self._opset, "Add", smaller, first)
 
 
 def needs_guards(graph: onnx.GraphProto, *, engine_checks: bool = True) -> bool:
@@ -303,14 +311,19 @@ def _end_run(chain: Chain, sizes: str, count: str) -> str:
 def _measure_fault(chain: Chain, indices: str, clamped: str) -> str:
     """Add the nodes that compute how far indices are from the clamped ones at most, a tensor of one
     element, and return its name."""
-    moved = chain.add("Abs", chain.add("Sub", indices, clamped))
-    moved = chain.add("Reshape", moved, chain.shape([-1]))
-    moved = chain.add("Concat", moved, chain.shape([0]), axis=0)  # there may be no indices
-    return chain.add("ReduceMax", moved, keepdims=1)
+    # Not by Abs: OpenVINO drops it from constants (docs/upstream.md has the report).
+    moved = chain.add("Reshape", chain.add("Sub", indices, clamped), chain.shape([-1]))
+    none = chain.shape([0])  # there may be no indices
+    both = chain.add("Concat", moved, chain.add("Neg", moved), none, axis=0)
+    return chain.add("ReduceMax", both, keepdims=1)
 
 
-def _add_extreme(chain: Chain, sign: str, left: str, right: str) -> str:
+def _add_extreme(chain: Chain, opset: int, sign: str, left: str, right: str) -> str:
     """Add the smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have Min
     and Max for floats only: (a + b -+ |a - b|) / 2."""
-    total, distance = chain.add("Add", left, right), chain.add("Abs", chain.add("Sub", left, right))
+    total, moved = chain.add("Add", left, right), chain.add("Sub", left, right)
+    if opset >= _SIGN_OPSET:
+        distance = chain.add("Mul", moved, chain.add("Sign", moved))
+    else:
+        distance = chain.add("Abs", moved)
     return chain.add("Div", chain.add(sign, total, distance), chain.constant(2, np.int64))
