@@ -12,11 +12,11 @@ The names are those of the real `popef` package, so programs written for it run 
 `anchor.name()` works as well as `anchor.name`.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from ._tools.lazy import make_lazy
 from ._tools.version import __version__ as __version__
-from .log import configure as _configure_log
 
 if TYPE_CHECKING:
     from .public import *  # noqa: F403
@@ -24,4 +24,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = make_lazy(__name__)
 
-_configure_log()
+# Otherwise nothing is imported: a command that is interrupted meanwhile would show a traceback.
+if os.environ.get("POPEF_LOG_LEVEL"):
+    from .log import configure as _configure_log
+
+    _configure_log()

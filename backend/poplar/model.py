@@ -30,7 +30,7 @@ from triton_poplar.parameters import BackendState
 from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
-from popef._tools.start import importing
+from popef._tools.lazy import importing
 from popef._tools.text import escape
 from popef._tools.version import __version__
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -35,7 +34,6 @@ Add = Callable[..., Parser]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0 on success, 1 for bad input or a missing part, 2 for wrong usage,
     and 130 if interrupted before the server was ready."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     own, triton_options = words[:end], words[end + 1 :]

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 import zlib
@@ -28,6 +27,7 @@ from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 
 import popef
+from popef._tools.child import run_program
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import RecipeError
 
@@ -298,7 +298,7 @@ def _compile(recipe: Recipe, onnx: Path) -> None:
 
 
 def _run(recipe: Recipe, command: list[str], failure: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    done = run_program(command)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-15:]
         *before, reason = last or ["no message"]

@@ -19,11 +19,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, NoReturn
 
+from .interrupts import INTERRUPTS
 from .memory import limit_memory
 
 _DIE_WITH_PARENT = 1
@@ -36,7 +37,8 @@ _DIE_FIRST = (
     "if os.getppid() != int(sys.argv.pop()): sys.exit(1)  # it is dead already\n"
 )
 """`die_with` as code that imports nothing of this project; the last argument is the parent's ID."""
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+_END_SECONDS = 5.0
+"""Maximum time for a program to end after an interrupt."""
 _MAX_MILLISECONDS = 2**31 - 1
 """Maximum time that poll(2) waits: 24 days."""
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.0005, 0.05
@@ -120,9 +122,10 @@ class ChildProcess:
 
 def start_python(code: str, *arguments: str, descriptors: Sequence[int] = ()) -> ChildProcess:
     """Start a process that runs Python code and inherits these descriptors. It must end by itself
-    when its parent ends (`follow_parent`)."""
+    when its parent ends (`follow_parent`). Only the parent gets Ctrl-C."""
     command = _make_command(code, arguments)
-    process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+    with _blocking((signal.SIGINT,)):  # the process inherits it, while it imports, too
+        process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
     process.returncode = 0  # ChildProcess waits for it, so Popen must not
     return ChildProcess(process.pid)
 
@@ -136,6 +139,22 @@ def run_python(
     """
     command = _make_command(_DIE_FIRST + code, (*arguments, str(os.getpid())))
     return subprocess.run(command, timeout=seconds, check=False, **options)
+
+
+def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return its status and output as text. If this process is
+    interrupted, the program gets the interrupt, too, and time to remove its temporary files."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace") as child:
+        try:
+            output, errors = child.communicate()
+        except BaseException:
+            child.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                child.communicate(timeout=_END_SECONDS)
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
 def _make_command(code: str, arguments: Iterable[str]) -> list[str]:
@@ -153,8 +172,7 @@ def fork_child(work: Callable[[], int], limit_bytes: int) -> ChildProcess:
         stream.flush()  # both processes would write its buffered text
     parent = os.getpid()
     # Python drops the exception of an interrupt that arrives during a fork.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-    try:
+    with _blocking(INTERRUPTS) as mask:
         pid = os.fork()
         if not pid:
             _do(work, limit_bytes, parent, mask)
@@ -164,6 +182,15 @@ def fork_child(work: Callable[[], int], limit_bytes: int) -> ChildProcess:
         child = ChildProcess(pid, leads_group=True)
         child.handle  # noqa: B018  opened here: its process exists
         return child
+
+
+@contextmanager
+def _blocking(numbers: Iterable[signal.Signals]) -> Iterator[set[int | signal.Signals]]:
+    """Block signals of this thread within this context, and yield the mask before it. They arrive
+    afterwards."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield mask
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -224,7 +251,7 @@ def _follow(descriptor: int) -> None:
 def prepare(formatter: logging.Formatter) -> None:
     """Prepare this process as a child of a server: its parent handles Ctrl-C and shutdown, and
     stderr gets its log records."""
-    for number in _INTERRUPTS:
+    for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)

@@ -18,6 +18,8 @@ from typing import TypeVar
 
 from ..errors import PopefError
 from .arguments import Parser
+from .interrupts import INTERRUPTED, is_asked, raising
+from .shortages import describe_last_line, name_limit
 from .text import escape
 
 _PartT = TypeVar("_PartT")
@@ -58,7 +60,8 @@ def run(
         return status
 
     options.guard = partial(_guard, parser.prog, options, (PopefError, *expected))
-    status: int = options.guard(command)
+    with raising():
+        status: int = options.guard(command)
     return status
 
 
@@ -86,8 +89,10 @@ def _guard(
         _discard_output()  # the reader closed the pipe
         return 0
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the one guard at the edge: no caller could handle it better
+        if is_asked():  # C code turns an interrupt into an error of its own
+            return INTERRUPTED
         with suppress(OSError):
             _flush()
         text = _describe(error, options, expected)
@@ -146,15 +151,21 @@ def _report(program: str, error: Exception, text: str) -> None:
 def _describe(
     error: Exception, options: argparse.Namespace, expected: tuple[type[Exception], ...]
 ) -> str:
+    limit = name_limit(f"{type(error).__name__}: {error}")
     if isinstance(error, expected):
-        return str(error)
-    if isinstance(error, OSError):
-        return _describe_os_error(error, options)
-    if isinstance(error, MemoryError):
-        return (
-            f"not enough memory: {str(error) or 'the system has no more'}; add memory, or "
-            "reduce the work"
-        )
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = _describe_os_error(error, options)
+    elif isinstance(error, MemoryError):
+        text = f"not enough memory{': ' if str(error) else ''}{error}"
+    elif limit:
+        text = describe_last_line(error)
+    else:
+        return _describe_defect(error)
+    return "; ".join(filter(None, (text, limit)))
+
+
+def _describe_defect(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"the input is nested deeper than can be followed ({error})"
     return (

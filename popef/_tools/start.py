@@ -1,17 +1,20 @@
-"""Entry points of the commands. They import a command's modules only when they are needed: so
-`--version` answers at once, and Ctrl-C during the imports ends without a traceback."""
+"""Entry points of the commands. They import a command's modules only when they are needed, so that
+`--version` answers at once. Only a process that is such a command imports this module: an interrupt
+exits it at once from then on."""
 
 from __future__ import annotations
 
-import gc
 import importlib
+import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from .interrupts import exit_at_once
+from .lazy import importing
+from .shortages import describe_last_line, name_limit
 from .version import __version__
 
-_INTERRUPTED = 130
+exit_at_once()
 
 
 def start(module: str, describe_version: Callable[[], str]) -> int:
@@ -22,23 +25,14 @@ def start(module: str, describe_version: Callable[[], str]) -> int:
     try:
         with importing():
             run: Callable[[], int] = importlib.import_module(module).main
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    return run()
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import modules within this context without garbage collection.
-
-    Modules are never garbage. To search them again and again takes a twentieth of their import.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+        return run()
+    except (ImportError, MemoryError, OSError) as error:
+        limit = name_limit(f"{type(error).__name__}: {error}")
+        if not limit:
+            raise
+        program = os.path.basename(sys.argv[0])
+        print(f"{program}: error: {describe_last_line(error)}; {limit}", file=sys.stderr)
+        return 1
 
 
 def popef() -> int:

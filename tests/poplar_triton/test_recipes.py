@@ -187,7 +187,7 @@ def child(monkeypatch):
             return subprocess.CompletedProcess(command, self.code, "", "line one\nthe reason")
 
     child = Child()
-    monkeypatch.setattr(subprocess, "run", child.run)
+    monkeypatch.setattr(recipes, "run_program", child.run)
     return child
 
 
@@ -350,7 +350,7 @@ def test_a_recipe_of_a_mebibyte_is_read_still(folder):
 def test_a_failure_is_told_with_the_last_lines_of_the_program(folder, tmp_path, monkeypatch):
     def run(lines, out=""):
         done = subprocess.CompletedProcess([], 3, out, "".join(f"line {n}\n" for n in range(lines)))
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(recipes, "run_program", lambda _: done)
         with pytest.raises(RecipeError) as caught:
             recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
         return str(caught.value).rpartition("): ")[2], caught.value.output_lines

@@ -177,8 +177,9 @@ class Interrupt:
         return False
 
     def _take(self, *_: object) -> None:
-        self.is_asked = True
-        raise KeyboardInterrupt
+        if not self.is_asked:  # a second one would interrupt the clean-up after the first
+            self.is_asked = True
+            raise KeyboardInterrupt
 
 
 class TritonServer:

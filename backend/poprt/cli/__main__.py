@@ -2,6 +2,8 @@
 
 import sys
 
-from poprt.cli.command import main
+from simipu.version import describe_poprt
 
-sys.exit(main())
+from popef._tools.start import start
+
+sys.exit(start("poprt.cli.command", describe_poprt))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from simipu.errors import SimIpuError
 
 from popef._tools.console import UsageError, print_line, run
-from popef._tools.start import importing
+from popef._tools.lazy import importing
 from poprt._names import QUANTISED_PRECISIONS
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding

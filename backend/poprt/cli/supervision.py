@@ -55,7 +55,6 @@ def supervised(command: Command) -> Command:
     def run(options: argparse.Namespace) -> int:
         if not getattr(options, "own_process", False):
             return command(options)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         most = options.memory_limit << 20 if options.memory_limit else usable_memory_bytes()
 
         def work() -> int:

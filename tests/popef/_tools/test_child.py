@@ -28,6 +28,7 @@ from popef._tools.child import (
     ChildProcess,
     die_with,
     fork_child,
+    run_program,
     run_python,
     start_python,
     wait_for,
@@ -413,3 +414,25 @@ def test_a_fork_leaves_its_parents_child_alone():
             fork_child(lambda: made.end() or int(not is_alive(made.process.pid)), GIB).reap() == 0
         )
         assert ask(made, b"y") == b"y"
+
+
+# Programs.
+
+
+def test_a_program_runs_to_its_end():
+    done = run_program(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_program_gets_the_interrupt_of_its_caller_and_time_to_clean_up(tmp_path):
+    script = f"trap 'echo done > {tmp_path}/done; exit' INT; echo $$ > {tmp_path}/pid; sleep 0.1; kill -TERM $PPID; while true; do sleep 0.1; done"
+    code = (
+        "import sys; from popef._tools.child import run_program\n"
+        "from popef._tools.interrupts import raising\n"
+        "with raising():\n    try: run_program(['sh', '-c', sys.argv[1]])\n"
+        "    except KeyboardInterrupt: sys.exit(130)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, script], timeout=SECONDS, check=False)
+    assert done.returncode == 130
+    assert (tmp_path / "done").exists()
+    assert not is_alive(int((tmp_path / "pid").read_text()))

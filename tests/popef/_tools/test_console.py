@@ -53,8 +53,8 @@ class ChildError(Exception):
         (LookupError("wanted"), "tool: error: wanted"),
         (
             MemoryError(),
-            "tool: error: not enough memory: the system has no more; add memory, or reduce the "
-            "work",
+            "tool: error: not enough memory; the system has no more memory: add some, raise the "
+            "limit (memory.max), or do less",
         ),
         (
             RecursionError("too deep"),

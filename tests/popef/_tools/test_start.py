@@ -1,4 +1,4 @@
-"""Entry points: --version imports nothing, and Ctrl-C during the imports shows no traceback."""
+"""Entry points: --version imports nothing. Interrupts: test_interrupts.py."""
 
 from __future__ import annotations
 
@@ -50,15 +50,6 @@ def test_the_installed_commands_start_by_these_functions():
     texts = [(ROOT / name).read_text() for name in ("pyproject.toml", "popef/pyproject.toml")]
     for command, function in COMMANDS.items():
         assert any(f'\n{command} = "{function}"\n' in text for text in texts), command
-
-
-def test_an_interrupt_during_the_imports_ends_quietly():
-    before = (
-        "import importlib, os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT)"
-    )
-    ended = call(COMMANDS["poprt"], before=before)
-    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 @pytest.mark.slow
