@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from popef._tools.line_queue import QueueHandler, describe_dropped
 from popef._tools.text import escape
 
 MIN_INTERVAL_SECONDS = 10.0
@@ -23,10 +24,14 @@ class _LineFormatter(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Log to stderr, which a process of the server shares with the server."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_LineFormatter("[poplar] %(message)s"))
-    logging.basicConfig(handlers=[handler])
+    """Log to stderr, which a process of the server shares with the server. A request that logs
+    does not wait for the reader of the log."""
+    formatter = _LineFormatter("[poplar] %(message)s")
+    logging.basicConfig(handlers=[QueueHandler(formatter, _describe_dropped)])
+
+
+def _describe_dropped(number: int) -> str:
+    return f"[poplar] {describe_dropped(number)}"
 
 
 class RateLimitedWarnings:

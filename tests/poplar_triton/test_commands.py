@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from poplar_triton import doctor
 from poplar_triton.serving import command
 from poplar_triton.serving.endpoint import ServedVersion
-from poplar_triton.serving.log import make_tell
+from poplar_triton.serving.log import Log
 from sample_models import make_model
 
 import popef
@@ -266,7 +266,8 @@ def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
             found = [ServedVersion(name, "", "UNAVAILABLE", failed[name]) for name in failed]
             return [ServedVersion("a", "1", "READY", ""), *found]
 
-    assert command._list_served(Server(), make_tell()) == ["a"]
+    with Log() as log:
+        assert command._list_served(Server(), log.tell) == ["a"]
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(r"[server]' is not served: \x1b[2Jbad")
     assert second.endswith("Z model 'b' is not served: why")

@@ -13,9 +13,10 @@ from popef._tools.console import UsageError
 from popef._tools.zero_requests import make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
+from poplar_triton.limits import raise_file_limit, require_limits
 from poplar_triton.serving.endpoint import HOST, READY, UNAVAILABLE
 from poplar_triton.serving.health import HealthServer, Reporter
-from poplar_triton.serving.log import LogFormat, make_copy, make_tell
+from poplar_triton.serving.log import Log, LogFormat
 from poplar_triton.serving.options import find_all, find_option, is_on
 from poplar_triton.serving.server import START_SECONDS, Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
@@ -129,19 +130,19 @@ def start_health(
     return stack.enter_context(HealthServer(options.health_address, options.health_port, reporter))
 
 
-def print_places(places: Mapping[str, str], health: HealthServer | None, request: str = "") -> None:
+def print_places(
+    log: Log, places: Mapping[str, str], health: HealthServer | None, request: str = ""
+) -> None:
     """Print where a server is, and a request that it answers."""
     lines = ["", *(f"{name:8} {place}" for name, place in places.items())]
     lines += [f"health   {health.url}/ready"] if health else []
     lines += [f"Try: {request}"] if request else []
-    print("\n".join([*lines, "Ctrl-C stops the server.", ""]), flush=True)
+    log.show("\n".join([*lines, "Ctrl-C stops the server.", ""]))
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until asked to stop. Return 0 then, and 1 if the server could not start, or ended by
     itself and may not be restarted."""
-    log_format = LogFormat(options.log_format)
-    tell = make_tell(log_format)
     settings = Settings(
         options.drain_seconds,
         options.max_drain_seconds,
@@ -154,23 +155,24 @@ def run(options: argparse.Namespace) -> int:
             "--canary-seconds: requires Triton's HTTP, found --allow-http=false after the --"
         )
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
-    if options.server is None:
-        doctor.require()
+    (require_limits if options.server else doctor.require)()
+    raise_file_limit()
     state = ServerState()
     interrupt = Interrupt()
     interrupt.catch_signals()
     with ExitStack() as stack:
+        log = stack.enter_context(Log(LogFormat(options.log_format)))
         health = start_health(options, state, stack)
-        with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
-            supervisor = Supervisor(server, state, settings, tell)
+        with make_server(options, copy=log.copy, interrupt=interrupt) as server:
+            supervisor = Supervisor(server, state, settings, log.tell)
             supervisor.catch_signals()
             interrupt.check()
-            _introduce(server, health, tell)
+            _introduce(server, health, log)
             asked = supervisor.run()
             if asked:
-                print("stopping", flush=True)
-    if asked and server.exit_status:
-        tell(f"warning: tritonserver ended with status {server.exit_status}")
+                log.show("stopping")
+        if asked and server.exit_status:
+            log.tell(f"warning: tritonserver ended with status {server.exit_status}")
     return 0 if asked else 1
 
 
@@ -220,9 +222,7 @@ def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> li
     return options
 
 
-def _introduce(
-    server: TritonServer, health: HealthServer | None, tell: Callable[[str], None]
-) -> None:
+def _introduce(server: TritonServer, health: HealthServer | None, log: Log) -> None:
     """Print where the server is and a request that it answers, and on stderr which models it does
     not serve."""
     places = {
@@ -230,10 +230,10 @@ def _introduce(
         "gRPC": server.grpc_url,
         "metrics": server.metrics_url,
     }
-    served = _list_served(server, tell)
+    served = _list_served(server, log.tell)
     if served == []:
         places["models"] = "none is served"
-    print_places(places, health, _find_request(server, served or ()))
+    print_places(log, places, health, _find_request(server, served or ()))
 
 
 def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str] | None:

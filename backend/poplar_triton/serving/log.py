@@ -1,5 +1,6 @@
 """Log lines on stderr: a supervisor's own, and those of the tritonserver that it has started. Its
-output is copied line by line, and searched for its reason for not serving.
+output is copied line by line, and searched for its reason for not serving. Neither waits for the
+reader of the log.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import IO
 
+from popef._tools.line_queue import LineQueue, describe_dropped, discard_blocked
+from popef._tools.shortages import name_limit
 from popef._tools.text import escape
 
 PROGRAM = "poplar-triton"
@@ -32,34 +34,50 @@ class LogFormat(Enum):
     JSON = "json"
 
 
-def make_tell(log_format: LogFormat = LogFormat.TEXT) -> Callable[[str], None]:
-    """Return a function that writes a line of the supervisor's log, with its time."""
-    return _tell_as_json if log_format is LogFormat.JSON else _tell_as_text
+class Log:
+    """Output of a supervisor, as a context manager: everything that it writes to stdout and stderr
+    goes through one queue, so that nothing that it does waits for a reader.
+
+    At the end it waits a little for the reader. If there is none, what is written afterwards is
+    discarded.
+    """
+
+    def __init__(self, log_format: LogFormat = LogFormat.TEXT) -> None:
+        self._is_json = log_format is LogFormat.JSON
+        self._queue = LineQueue(lambda number: self._format(_WARNING + describe_dropped(number)))
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.flush()
+        discard_blocked()
+
+    def tell(self, text: str) -> None:
+        """Log a line of the supervisor, with its time."""
+        self._queue.add(self._format(text))
+
+    def copy(self, line: str) -> None:
+        """Log a line of tritonserver's output."""
+        if self._is_json:
+            match = _TRITON.match(line)
+            level = _LEVELS[match[1]] if match and not line.endswith(_EXPLANATION) else "info"
+            line = _format_object("tritonserver", level, line)
+        self._queue.add(line)
+
+    def show(self, text: str) -> None:
+        """Print a text on stdout."""
+        self._queue.add(text, lambda: sys.stdout)
+
+    def _format(self, text: str) -> str:
+        if not self._is_json:
+            return f"{PROGRAM}: {_now()} {escape(text, most=sys.maxsize)}"
+        level = "warning" if text.startswith(_WARNING) else "info"
+        return _format_object(PROGRAM, level, text.removeprefix(_WARNING))
 
 
-def make_copy(log_format: LogFormat) -> Callable[[str], None] | None:
-    """Return a function that writes a line of tritonserver's output, or None if it stays
-    unchanged."""
-    return _copy_as_json if log_format is LogFormat.JSON else None
-
-
-def _tell_as_text(text: str) -> None:
-    _write(f"{PROGRAM}: {_now()} {escape(text, most=sys.maxsize)}")
-
-
-def _tell_as_json(text: str) -> None:
-    level = "warning" if text.startswith(_WARNING) else "info"
-    _write_object(PROGRAM, level, text.removeprefix(_WARNING))
-
-
-def _copy_as_json(line: str) -> None:
-    found = _TRITON.match(line)
-    level = _LEVELS[found[1]] if found and not line.endswith(_EXPLANATION) else "info"
-    _write_object("tritonserver", level, line)
-
-
-def _write_object(program: str, level: str, message: str) -> None:
-    _write(json.dumps({"time": _now(), "program": program, "level": level, "message": message}))
+def _format_object(program: str, level: str, message: str) -> str:
+    return json.dumps({"time": _now(), "program": program, "level": level, "message": message})
 
 
 def _now() -> str:
@@ -68,13 +86,12 @@ def _now() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now // 1000))}.{now % 1000:03d}Z"
 
 
-def _write(line: str) -> None:
-    """Write a line in one piece, because several threads write."""
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
 _KEPT_LINES = 50
+REPEAT_SECONDS = 10.0
+"""Minimum time between two lines that say how often the last line was repeated."""
+_HEADER = re.compile(r"^[IWEF]\d{4} \S+ +\d+ ")
+"""Part of a line of Triton's log that differs between two lines of the same text: level and date,
+time, process."""
 _MAX_LINE_BYTES = 1 << 16
 _ERROR = re.compile(r"E\d{4} \S+ +\d+ \S+:\d+\] (.*)")
 """Line of Triton's log: level and date, time, process, place, text."""
@@ -107,25 +124,67 @@ def _is_harmless(line: str) -> bool:
     return any(text in line for text in _WITHOUT_GPU) and not _GPU.exists()
 
 
+class _Repeats:
+    """Passes lines on to `copy`, but counts those that say the same as the line before. Triton logs
+    some errors without end, such as two hundred thousand lines a second that it may open no more
+    files.
+    """
+
+    def __init__(
+        self, copy: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._copy = copy
+        self._clock = clock
+        self._line = ""
+        self._text: str | None = None
+        self._number = 0
+        self._told_at = 0.0
+
+    def copy(self, line: str) -> None:
+        """Copy a line, or count it."""
+        text = _HEADER.sub("", line)
+        if text != self._text:
+            self.tell()
+            self._text = text
+            self._copy(line)
+            return
+        self._line = line
+        self._number += 1
+        if self._clock() >= self._told_at + REPEAT_SECONDS:
+            self.tell()
+
+    def tell(self) -> None:
+        """Copy a line with the number of repeats since the last such line; a single one is copied
+        itself."""
+        if self._number:
+            number = self._number
+            self._copy(self._line if number == 1 else f"the last line was repeated {number} times")
+        self._number = 0
+        self._told_at = self._clock()
+
+
 class ServerOutput:
     """Copies a server's output, every line without control characters, to a file (`log`) or to
     stderr, or to `copy`. Errors that only say that there is no GPU are explained; Triton's usage is
     left out.
 
-    A thread of its own reads, so that the server never waits for a reader of its output.
+    A thread of its own reads, and does not write itself (LineQueue), so that the server never waits
+    for a reader of its output. A line that repeats the last one is counted instead.
     """
 
     def __init__(
         self, pipe: IO[bytes], log: Path | None, copy: Callable[[str], None] | None = None
     ) -> None:
         self._pipe = pipe
-        self._copy_line = copy
         self._sink = None if log is None else log.open("w", encoding="utf-8")
+        self._queue = LineQueue(describe_dropped, lambda: self._sink or sys.stderr)
+        self._repeats = _Repeats(copy or self._queue.add)
         self._shown = log is None
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
         self._wrong_call: list[str] | None = None
         self._fatal = ""
         self._error = ""
+        self._limit = ""
         self._syntax_error = ""
         self.rejected_models: dict[str, str] = {}
         """Reasons by name of the models that Triton lists without a state."""
@@ -140,8 +199,10 @@ class ServerOutput:
     @property
     def reason(self) -> str:
         """Triton's message about a wrong call or a fatal error, or else the last error that it
-        logged; "" for none."""
-        return _PROGRAM.sub("", " ".join(self._wrong_call or ())) or self._fatal or self._error
+        logged; "" for none. A limit of the system that it has met is named, too."""
+        wrong_call = _PROGRAM.sub("", " ".join(self._wrong_call or ()))
+        reasons = (wrong_call or self._fatal or self._error, self._limit)
+        return "; ".join(filter(None, reasons))
 
     @property
     def unseen_lines(self) -> list[str]:
@@ -151,7 +212,7 @@ class ServerOutput:
     def join(self, seconds: float) -> None:
         """Wait until all output of the ended server is copied."""
         self._thread.join(seconds)
-        if self._sink is not None and not self._thread.is_alive():
+        if self._queue.flush() and self._sink is not None and not self._thread.is_alive():
             self._sink.close()
 
     def _copy(self) -> None:
@@ -162,17 +223,11 @@ class ServerOutput:
                 if self._is_usage(line):
                     continue
                 self._last.append(line)
-                # A full disk or a closed terminal must not stop the server.
-                with suppress(OSError, ValueError):
-                    self._write(f"{line}{_EXPLANATION}" if _is_harmless(line) else line)
-
-    def _write(self, line: str) -> None:
-        if self._copy_line is not None:
-            self._copy_line(line)
-        else:
-            print(line, file=self._sink or sys.stderr, flush=True)
+                self._repeats.copy(f"{line}{_EXPLANATION}" if _is_harmless(line) else line)
+        self._repeats.tell()
 
     def _note(self, line: str) -> None:
+        self._limit = name_limit(line) or self._limit
         if line.startswith(_USAGE):
             self._wrong_call = [each.strip() for each in self._last if each.strip()]
         elif self._wrong_call is not None and re.match(r"\S.*[^:]$", line):

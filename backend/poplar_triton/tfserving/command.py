@@ -6,12 +6,14 @@ import argparse
 import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ServerError
+from poplar_triton.limits import TFSERVING, raise_file_limit, require_limits
 from poplar_triton.serving.command import (
     MAX_PORT,
     add_address,
@@ -21,7 +23,7 @@ from poplar_triton.serving.command import (
     start_health,
 )
 from poplar_triton.serving.health import HealthServer
-from poplar_triton.serving.log import make_tell
+from poplar_triton.serving.log import Log
 from poplar_triton.serving.server import check_repository, is_model_folder
 from poplar_triton.serving.supervisor import StopRequest
 from poplar_triton.tfserving.config_files import (
@@ -197,17 +199,20 @@ def run(options: argparse.Namespace) -> int:
     from poplar_triton.tfserving.processes import LOOK_SECONDS, Processes
 
     settings = read_settings(options)
+    raise_file_limit()
+    require_limits(replace(TFSERVING, threads=TFSERVING.threads * settings.processes))
     stop = StopRequest()
     with ExitStack() as stack:
-        processes = Processes(settings, options.start_seconds, make_tell())
+        log = stack.enter_context(Log())
+        processes = Processes(settings, options.start_seconds, log.tell)
         health = start_health(options, processes, stack)
         with processes:
             stop.catch_signals()
-            _introduce(settings, health)
+            _introduce(settings, health, log)
             while not stop.wait(LOOK_SECONDS):
                 if not processes.look():
                     return 1
-            print("stopping", flush=True)
+            log.show("stopping")
     return 0
 
 
@@ -317,7 +322,7 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
     return arguments
 
 
-def _introduce(settings: Settings, health: HealthServer | None) -> None:
+def _introduce(settings: Settings, health: HealthServer | None, log: Log) -> None:
     """Print where the server is."""
     places = {}
     if settings.grpc_port:
@@ -325,4 +330,4 @@ def _introduce(settings: Settings, health: HealthServer | None) -> None:
     if settings.rest_port:
         name = f"/{escape(min(settings.names))}" if settings.names else ""
         places["REST"] = f"http://{settings.address}:{settings.rest_port}/v1/models{name}"
-    print_places(places, health)
+    print_places(log, places, health)

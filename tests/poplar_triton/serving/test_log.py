@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from poplar_triton.serving import log
-from poplar_triton.serving.log import LogFormat, ServerOutput, make_copy, make_tell
+from poplar_triton.serving.log import Log, LogFormat, ServerOutput
 
 TIME = "2026-11-23T16:00:46.123Z"
 
@@ -19,9 +20,9 @@ def clock(monkeypatch):
 
 
 def test_a_line_of_text_has_its_time_and_no_control_characters(capsys):
-    make_tell()("model 'm\n\x1b[2J': reloaded")
+    with Log() as output:
+        output.tell("model 'm\n\x1b[2J': reloaded")
     assert capsys.readouterr().err == f"poplar-triton: {TIME} model 'm\\n\\x1b[2J': reloaded\n"
-    assert make_copy(LogFormat.TEXT) is None
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,8 @@ def test_a_line_of_text_has_its_time_and_no_control_characters(capsys):
     ],
 )
 def test_a_line_of_json_is_one_object(capsys, text, level, message):
-    make_tell(LogFormat.JSON)(text)
+    with Log(LogFormat.JSON) as output:
+        output.tell(text)
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert json.loads(line) == {
@@ -53,7 +55,8 @@ def test_a_line_of_json_is_one_object(capsys, text, level, message):
     ],
 )
 def test_the_lines_of_triton_have_their_level(capsys, line, level):
-    make_copy(LogFormat.JSON)(line)
+    with Log(LogFormat.JSON) as output:
+        output.copy(line)
     found = json.loads(capsys.readouterr().err)
     assert found == {"time": TIME, "program": "tritonserver", "level": level, "message": line}
 
@@ -74,8 +77,9 @@ def test_errors_about_a_missing_gpu_are_explained_only_where_there_is_none(
     monkeypatch.setattr(log, "_GPU", tmp_path if has_gpu else Path("/none"))
     lines = [*WITHOUT_GPU, FAILURE]
     pipe = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
-    output = ServerOutput(pipe, None, make_copy(log_format))
-    output.join(10)
+    with Log(log_format) as written:
+        output = ServerOutput(pipe, None, written.copy)
+        output.join(10)
     told = capsys.readouterr().err.splitlines()
     if log_format is LogFormat.JSON:
         objects = [json.loads(each) for each in told]
@@ -85,3 +89,36 @@ def test_errors_about_a_missing_gpu_are_explained_only_where_there_is_none(
     note = "" if has_gpu else log._EXPLANATION
     assert told == [*(f"{line}{note}" for line in WITHOUT_GPU), FAILURE]
     assert output.reason == "failed to load m"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_line_that_repeats_the_last_one_is_counted():
+    lines, clock = [], Clock()
+    repeats = log._Repeats(lines.append, clock)
+    error = "E1125 22:22:36.379557 30799 server.cc:241] full"
+    for _ in range(5):
+        repeats.copy(error)
+    clock.now = log.REPEAT_SECONDS + 1
+    repeats.copy("E1125 22:22:47.1 30799 server.cc:241] full")  # differs in its time only
+    repeats.copy("other")
+    repeats.copy("other")
+    repeats.tell()
+    assert lines == [error, "the last line was repeated 5 times", "other", "other"]
+
+
+def test_lines_without_end_are_bounded_and_the_limit_that_they_name_is_a_reason(capsys):
+    line = "[warn] Error from accept() call: Too many open files\n"
+    with Log() as written:
+        output = ServerOutput(io.BytesIO(line.encode() * 100_000), None, written.copy)
+        output.join(60)
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == line.strip()
+    assert len(told) < 10
+    assert sum(int(found[0]) for text in told if (found := re.findall(r"\d+", text))) == 99_999
+    assert re.fullmatch(r"the limit is \d+ files: raise it \(ulimit -n\)", output.reason)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from poplar_triton import cli
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.log import Log
 from poplar_triton.tfserving import command
 from poplar_triton.tfserving.config_files import ConfigFileError
 from poplar_triton.tfserving.settings import ModelSource, Settings, TritonTls, VersionPolicy
@@ -308,5 +309,6 @@ def test_wrong_calls_of_the_command_end_in_one_line(folder, capsys):
     [((), "/v1/models"), ((ModelSource("b", "/b"), ModelSource("a", "/a")), "/v1/models/a")],
 )
 def test_the_first_lines_name_no_model_that_is_not_served(capsys, sources, path):
-    command._introduce(Settings(sources, rest_port=8501, grpc_port=0), None)
+    with Log() as log:
+        command._introduce(Settings(sources, rest_port=8501, grpc_port=0), None, log)
     assert f"http://127.0.0.1:8501{path}\n" in capsys.readouterr().out
