@@ -32,7 +32,8 @@ HEAD = """\
 
 Written by `make docs` from the commands' parsers; do not edit. In every option `-` and `_` mean the
 same, and `COMMAND --help` prints examples. Exit status: 0 for success, 1 for bad input, 2 for wrong
-usage, 130 after Ctrl-C.
+usage, 130 after Ctrl-C or SIGTERM, with nothing on stderr. `serve` and `tfserving` end with 0 after
+both once they serve.
 """
 
 

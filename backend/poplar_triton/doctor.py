@@ -16,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from poplar_triton.errors import ServerError
+from poplar_triton.limits import examine_limits, require_limits
 from poplar_triton.serving.installation import (
     backend_file,
     find_stub,
@@ -31,6 +32,9 @@ newer."""
 _ROOMS = Path(__file__).resolve().parents[1]
 SDK_PACKAGES = ("popart", "poptorch", "popdist", "pva")
 """Packages that a real SDK has, too."""
+LDD_SECONDS = 5
+"""Maximum time for ldd, a shell script: a shell tries for a minute to start a process at the limit
+of processes."""
 MIN_SHARED_MIB = 64
 """Minimum size of shared memory, which is docker's default for a container. Each instance of a
 model takes 1 MiB and grows."""
@@ -54,7 +58,11 @@ def examine() -> list[Finding]:
         _examine_shared_memory,
         _examine_backend,
     )
-    return [*(check() for check in checks), *(_examine_package(name) for name in PACKAGES)]
+    return [
+        *(check() for check in checks),
+        *(Finding(*check) for check in examine_limits()),
+        *(_examine_package(name) for name in PACKAGES),
+    ]
 
 
 def examine_kernels() -> Finding:
@@ -123,6 +131,7 @@ def _name_owner(file: Path, owners: list[importlib.metadata.Distribution]) -> st
 
 def require() -> None:
     """Raise ServerError with every remedy, if anything is missing."""
+    require_limits()  # first: the other checks start a process
     faults = [finding for finding in examine() if finding.remedy]
     if faults:
         raise ServerError(
@@ -174,7 +183,10 @@ def _examine_libpython() -> Finding:
             capture_output=True,
             text=True,
             check=False,
+            timeout=LDD_SECONDS,
         ).stdout
+    except subprocess.TimeoutExpired:
+        return Finding(subject, f"not checked: ldd took longer than {LDD_SECONDS} s")
     except FileNotFoundError:
         found = ctypes.util.find_library(python)
         return Finding(subject, found or f"{name} not found", "" if found else remedy)
@@ -192,6 +204,9 @@ def _examine_shared_memory() -> Finding:
         return Finding(str(SHARED_MEMORY), str(error), remedy)
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = f"enlarge it to at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
+    if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        remedy = "Triton's Python backends require write access: mount a tmpfs of mode 1777 there"
+        return Finding(str(SHARED_MEMORY), "not writable", remedy)
     is_enough = free >= MIN_SHARED_MIB
     return Finding(str(SHARED_MEMORY), f"{free} MiB free", "" if is_enough else remedy)
 

@@ -24,7 +24,7 @@ MAX_SHARE = 0.85
 _THREADS = re.compile(r"^Threads:\s+(\d+)$", re.MULTILINE)
 _MEMORY = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 _FIELD = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
-_OF_THREADS = "threads and processes of the control group"
+OF_THREADS = "threads and processes of the control group"
 _KIB, _MIB = 1 << 10, 1 << 20
 _MAX_DEPTH = 32
 """Maximum number of levels of nested control groups that are read."""
@@ -62,27 +62,29 @@ def find_shortage(
 ) -> str:
     """Return which resource is nearly used up: threads or memory of the control group, or shared
     memory; "" for none. `num_threads` is how many threads the next reload may take."""
-    for what, used, limit, unit in _iter_uses(proc, groups, shared_memory):
-        needed = num_threads if what == _OF_THREADS else 0
+    uses = [*iter_group_uses(proc, groups), *_iter_memory_uses(shared_memory)]
+    for what, used, limit, unit in uses:
+        needed = num_threads if what == OF_THREADS else 0
         if used >= MAX_SHARE * limit or used + needed > limit:
             more = f" and a reload needs up to {needed}" if needed else ""
             return f"{used // unit} of {limit // unit} {what} are in use{more}"
     return ""
 
 
-def _iter_uses(
-    proc: Path, groups: Path, shared_memory: Path
-) -> Iterator[tuple[str, int, int, int]]:
-    """Yield each resource: its name, how much of it is used, its limit, and the unit in which both
-    are shown."""
+def iter_group_uses(proc: Path, groups: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Yield each resource that a control group limits: its name, how much of it is used, its limit,
+    and the unit in which both are shown."""
     for folder, is_old in _iter_groups(proc, groups):
         with suppress(OSError, ValueError):
             used, limit = (
                 int((folder / name).read_text()) for name in ("pids.current", "pids.max")
             )
-            yield _OF_THREADS, used, limit, 1
+            yield OF_THREADS, used, limit, 1
         with suppress(OSError, ValueError):
             yield "MiB of memory of the control group", *_read_memory(folder, is_old=is_old), _MIB
+
+
+def _iter_memory_uses(shared_memory: Path) -> Iterator[tuple[str, int, int, int]]:
     with suppress(OSError):
         status = os.statvfs(shared_memory)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize

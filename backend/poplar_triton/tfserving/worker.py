@@ -17,7 +17,6 @@ import gc
 import ipaddress
 import logging
 import os
-import resource
 import signal
 import threading
 import time
@@ -31,6 +30,7 @@ import grpc
 from triton_poplar.log import log_to_stderr
 
 from popef._tools.channel import LOST, Channel, open_channel
+from poplar_triton.limits import raise_file_limit
 from poplar_triton.serving.endpoint import bracket
 from poplar_triton.tfserving.forward import TritonModels
 from poplar_triton.tfserving.grpc_service import PROCESS_NAME, Health, make_handlers
@@ -42,21 +42,9 @@ from poplar_triton.tfserving.threads import Core, Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from poplar_triton.tfserving.work_process import WorkProcess
 
-_MAX_FILES = 1 << 16
-"""Sufficient limit of open files; some systems allow a thousand million."""
 _GRPC_SHARE, _REST_SHARE = 2, 4
 """Divisors of the number of files: half of them are for connections over gRPC, a quarter for those
 over REST."""
-
-
-def raise_file_limit() -> int:
-    """Raise this process's limit of open files to the maximum, and return the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return allowed
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return allowed
 
 
 def max_grpc_connections(files: int) -> int:
