@@ -13,10 +13,13 @@ The names are those of the real `popef` package, so programs written for it run 
 """
 
 import os
-from typing import TYPE_CHECKING
 
 from ._tools.lazy import make_lazy
 from ._tools.version import __version__ as __version__
+
+# The name is known to type checkers. Next to nothing is imported until a command handles
+# interrupts, so that an early one shows no traceback; typing would take half of that time.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from .public import *  # noqa: F403
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = make_lazy(__name__)
 
-# Otherwise nothing is imported: a command that is interrupted meanwhile would show a traceback.
 if os.environ.get("POPEF_LOG_LEVEL"):
     from .log import configure as _configure_log
 

@@ -13,12 +13,14 @@ import atexit
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # see popef/__init__.py
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
 
 INTERRUPTED = 130
 """Exit status of an interrupted command: that of a shell for SIGINT."""
@@ -64,6 +66,8 @@ def raising() -> Iterator[None]:
 
     Afterwards the signals have their earlier handlers. In other threads nothing changes.
     """
+    import threading  # here: see popef/__init__.py
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return

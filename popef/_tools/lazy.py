@@ -8,14 +8,17 @@ Another is a server process that loads a graph which is prepared already, and ne
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, util
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # see popef/__init__.py
+if TYPE_CHECKING:
+    from typing import Any
 
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
@@ -63,7 +66,8 @@ def _find_modules(package: str) -> dict[str, str]:
     """Return the modules of public names, as far as the lines of the public module name them; the
     other names need the whole public module."""
     (folder,) = sys.modules[package].__path__
-    source = Path(folder, f"{PUBLIC}.py").read_text(encoding="utf-8")
+    with open(os.path.join(folder, f"{PUBLIC}.py"), encoding="utf-8") as file:
+        source = file.read()
     return {name: module for module, name in _IMPORT.findall(source)}
 
 

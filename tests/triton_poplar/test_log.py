@@ -46,3 +46,21 @@ logging.getLogger("simipu").warning("node %s", "\\x1b[2J\\n\\0" + "x" * 100_000)
     assert line.startswith(r"[poplar] node \x1b[2J\n\x00xxx")
     assert line.isprintable()
     assert len(line) < 3000
+
+
+def test_a_request_that_logs_does_not_wait_for_a_reader_that_hangs():
+    code = """
+import logging
+from triton_poplar.log import log_to_stderr
+log_to_stderr()
+for _ in range(2000):
+    logging.getLogger("simipu").warning("x" * 99)
+print("done", flush=True)
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        try:
+            assert child.stdout.readline() == b"done\n"
+            assert child.wait(60) == 0
+        finally:
+            child.kill()

@@ -63,7 +63,7 @@ def test_a_page_of_text_is_its_last_line():
 
 
 @pytest.mark.parametrize("command", ["popef_dump", "popef"])
-@pytest.mark.parametrize("limit_mib", [40, 60])
+@pytest.mark.parametrize("limit_mib", [40, 60, 100])
 def test_a_command_that_cannot_be_imported_for_lack_of_memory_says_so_in_one_line(
     command, limit_mib
 ):
@@ -78,4 +78,5 @@ def test_a_command_that_cannot_be_imported_for_lack_of_memory_says_so_in_one_lin
     if ended.returncode == 0:
         return
     (line,) = ended.stderr.splitlines()
-    assert f"the limit of addresses is {limit_mib} MiB: raise it (ulimit -v)" in line
+    limit = f"the limit of addresses is {limit_mib} MiB: raise it (ulimit -v)"
+    assert limit in line or line.startswith("OpenBLAS error: Memory")  # it ends the process itself
