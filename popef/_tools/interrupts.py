@@ -106,10 +106,12 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def _try(_: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, or try it again soon if a module is being imported."""
-    if not _is_importing(frame):
+    """Raise KeyboardInterrupt, or try it again soon if a module is being imported. Do nothing while
+    one is being handled."""
+    if _is_importing(frame):
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
+    elif not isinstance(sys.exc_info()[1], KeyboardInterrupt):
         raise KeyboardInterrupt
-    signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
 
 def _is_importing(frame: FrameType | None) -> bool:

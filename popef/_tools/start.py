@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from .interrupts import exit_at_once
+from .interrupts import INTERRUPTED, exit_at_once
 from .lazy import importing
 from .shortages import describe_last_line, name_limit
 from .version import __version__
@@ -26,6 +26,8 @@ def start(module: str, describe_version: Callable[[], str]) -> int:
         with importing():
             run: Callable[[], int] = importlib.import_module(module).main
         return run()
+    except KeyboardInterrupt:  # after the guard of the command, and before `raising` ends
+        return INTERRUPTED
     except (ImportError, MemoryError, OSError) as error:
         limit = name_limit(f"{type(error).__name__}: {error}")
         if not limit:
