@@ -1,5 +1,8 @@
-"""Cache of files that were loaded within limits before, by their digests: a folder of the user with
-a small file for each, which holds the limits.
+"""Cache of files that were loaded within limits before, by digests of the files and of how they
+were loaded: a folder of the user with a small file for each, which holds the limits.
+
+One file may hold several executables, and options change what a load does with them. A load that is
+known says nothing of a load of another executable, or with other options.
 
 Entries that another user can write are not trusted (`private_folder`). Without such a folder no
 file is known, and none is stored.
@@ -12,11 +15,13 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import onnxruntime
 
+from simipu.accelerators import describe_engines
+from simipu.computed import GraphOptions
 from simipu.private_folder import PrivateFolder, find_cache_folder
 from simipu.version import find_onnx_version, package_hash
 
@@ -24,7 +29,7 @@ MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
-_VERSIONS = f"1 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
+_VERSIONS = f"2 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
 """Version of the entries' format and of the packages that load files; another version may take
 longer."""
 
@@ -41,10 +46,39 @@ class LoadLimits:
         return other.seconds <= self.seconds and other.memory_bytes <= self.memory_bytes
 
 
-def digest_files(files: Sequence[Path], engine: str = "") -> str:
-    """Return a digest of the contents of files, in their order, and of the engine that loads them
-    besides ONNX Runtime. Raises OSError."""
-    whole = hashlib.sha256((_VERSIONS + engine).encode())
+_INDIFFERENT = frozenset(
+    ("caches", "limit_seconds", "memory_bytes", "num_threads", "ready_seconds")
+)
+"""Options without effect on what a load does. Two are limits, which each entry holds. More threads
+make a load faster at most by their number, and a longer run only admits more graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileLoad:
+    """A load of files: the name of the executable in them that is loaded, and the options."""
+
+    executable: str
+    options: GraphOptions
+
+    @property
+    def limits(self) -> LoadLimits:
+        """Limits of the load."""
+        return LoadLimits(self.options.ready_seconds, self.options.memory_bytes)
+
+    def describe(self) -> str:
+        """Return all that the load depends on besides the files and its limits."""
+        options = {
+            option.name: getattr(self.options, option.name)
+            for option in fields(GraphOptions)
+            if option.name not in _INDIFFERENT
+        }
+        return repr((self.executable, options, describe_engines(self.options.accelerators)))
+
+
+def digest_files(files: Sequence[Path], load: str = "") -> str:
+    """Return a digest of the contents of files, in their order, and of a load's description. Raises
+    OSError."""
+    whole = hashlib.sha256(repr((_VERSIONS, load)).encode())
     piece = memoryview(bytearray(_PIECE_BYTES))
     for file in files:
         digest = hashlib.sha256()
@@ -55,11 +89,11 @@ def digest_files(files: Sequence[Path], engine: str = "") -> str:
     return whole.hexdigest()
 
 
-def digest_places(files: Sequence[Path], engine: str = "") -> str:
-    """Return a digest of the paths of files, of when they changed, and of the engine. Only the
-    machine's owner can choose these. It identifies files whose contents were checked before. Raises
-    OSError."""
-    whole = hashlib.sha256(f"places {_VERSIONS}{engine}".encode())
+def digest_places(files: Sequence[Path], load: str = "") -> str:
+    """Return a digest of the paths of files, of when they changed, and of a load's description. It
+    identifies files whose contents were checked before. Only the machine's owner can choose paths
+    and times. Raises OSError."""
+    whole = hashlib.sha256(repr(("places", _VERSIONS, load)).encode())
     for file in files:
         found = os.stat(file)
         facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -84,21 +118,22 @@ class KnownFiles:
         found = self._read(digest)
         return found is not None and limits.covers(found)
 
-    def have_loaded(self, files: Sequence[Path], limits: LoadLimits, engine: str = "") -> bool:
-        """Return whether these files, or others with the same contents, were loaded by `engine`
-        within limits as tight as `limits`. Raises OSError for files that cannot be read."""
-        if self.is_known(digest_places(files, engine), limits):
+    def have_loaded(self, files: Sequence[Path], load: FileLoad) -> bool:
+        """Return whether these files, or others with the same contents, were loaded in the same way
+        within limits as tight as those of `load`. Raises OSError for files that cannot be read."""
+        kind = load.describe()
+        if self.is_known(digest_places(files, kind), load.limits):
             return True
-        if not self.is_known(digest_files(files, engine), limits):
+        if not self.is_known(digest_files(files, kind), load.limits):
             return False
-        self.remember(digest_places(files, engine), limits)
+        self.remember(digest_places(files, kind), load.limits)
         return True
 
-    def remember_files(self, files: Sequence[Path], limits: LoadLimits, engine: str = "") -> None:
-        """Note that `engine` loaded these files within `limits`. Raises OSError for files that
-        cannot be read."""
-        self.remember(digest_files(files, engine), limits)
-        self.remember(digest_places(files, engine), limits)
+    def remember_files(self, files: Sequence[Path], load: FileLoad) -> None:
+        """Note that these files were loaded. Raises OSError for files that cannot be read."""
+        kind = load.describe()
+        self.remember(digest_files(files, kind), load.limits)
+        self.remember(digest_places(files, kind), load.limits)
 
     def remember(self, digest: str, limits: LoadLimits) -> None:
         """Note that files of this digest were loaded within `limits`."""

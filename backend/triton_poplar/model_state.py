@@ -101,7 +101,10 @@ class ModelState:
         self._instance_groups = list(config.get("instance_group", []))
         self.models: tuple[popef.FusedModel, ...] = ()
         """Models of a fused model; each request is for one of them."""
-        self._read_tensors(self.load_model())
+        model = self.load_model()
+        self.executable_name = model.executable.name
+        """Name of the executable that is loaded, of those in the files."""
+        self._read_tensors(model)
 
     def validate(self) -> None:
         """Check that config.pbtxt and the PopEF file agree (ValidateModelConfig of the guide)."""

@@ -3,7 +3,8 @@
 The first load of a model's files is in a child process within the model's limits of time and
 memory. ONNX's checks and inference, this project's lowering and parts of ONNX Runtime cannot be
 interrupted. An untrusted file may make them run for ever, use all memory, or end the process. Files
-that have loaded once are known by their digest.
+that have loaded once are known by their digest, with the executable and the options that were
+loaded.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from model_runtime import (
 )
 from simipu import (
     KNOWN_FILES,
+    FileLoad,
     ForeignExecutableError,
     GraphOptions,
     LoadError,
-    LoadLimits,
     LoadMemoryError,
     LoadTimeoutError,
     Numerics,
@@ -40,7 +41,6 @@ from simipu import (
     SimulatedExecutable,
     Stream,
     Trial,
-    describe_engines,
     try_in_child,
 )
 
@@ -236,12 +236,11 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     if not _needs_trial_load(state):
         return
     files = [*state.executable_files, *state.weights_files]
-    limits = LoadLimits(options.ready_seconds, options.memory_bytes)
+    file_load = FileLoad(state.executable_name, options)
     try:
         # The files that a graph of sim_graph_path refers to are known only after it is read.
         is_whole = state.graph_file is None
-        engine = describe_engines(options.accelerators)
-        if is_whole and KNOWN_FILES.have_loaded(files, limits, engine):
+        if is_whole and KNOWN_FILES.have_loaded(files, file_load):
             return
         held_bytes = sum(file.stat().st_size for file in files)
     except OSError as error:
@@ -259,7 +258,7 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     )
     if is_whole:
         with suppress(OSError):
-            KNOWN_FILES.remember_files(files, limits, engine)
+            KNOWN_FILES.remember_files(files, file_load)
 
 
 def _find_folders(state: ModelState) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -35,7 +35,6 @@ from simipu import (
     Engine,
     GraphOptions,
     LoadError,
-    LoadLimits,
     LoadTimeoutError,
     Program,
     RunError,
@@ -45,6 +44,7 @@ from simipu import (
     read_static,
 )
 from simipu.numerics import QUARTERS
+from simipu.numerics.indices import needs_guards
 from simipu.rows import trace_rows
 
 from popef._tools.arrays import Array
@@ -261,7 +261,14 @@ class _DryRun:
         self.inputs = _find_inputs(self.main)
 
     def run(self, options: GraphOptions) -> RowDifference | None:
+        served = replace(options, index_check="error")
+        # Indices are clamped for random inputs, which is another graph than the one that is served.
+        if options.prepack and self._has_indices():
+            self._load(served).unload()
         engine = self._load(options)
+        self.compiled.loaded_with = (
+            (served, options) if options.prepack or not self._has_indices() else (options,)
+        )
         try:
             if self.main.branches:
                 for number, branch in enumerate(self.main.branches):
@@ -282,8 +289,12 @@ class _DryRun:
             engine.connect_input(stream.handle, _deliver(self.compiled.weights[stream.tensor]))
         engine.run(LOAD_PROGRAM)
         engine.load(MAIN_PROGRAM)
-        self.compiled.loaded_within = LoadLimits(options.ready_seconds, options.memory_bytes)
         return engine
+
+    def _has_indices(self) -> bool:
+        """Return whether the index check changes a graph of the executable."""
+        programs = self.main.branches or (self.main,)
+        return any(needs_guards(read_static(program).graph) for program in programs)
 
     def _run_branch(self, engine: Engine, number: int, branch: Program) -> None:
         """Run one model of a fused executable; the inputs of the others are zeros."""

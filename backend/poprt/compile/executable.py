@@ -26,8 +26,9 @@ from simipu import (
     KNOWN_FILES,
     CompileError,
     Direction,
+    FileLoad,
+    GraphOptions,
     LoadError,
-    LoadLimits,
     Program,
     ProgramKind,
     SimulatedExecutable,
@@ -170,8 +171,8 @@ class Executable:
             if blob.name != popef.ROWS_BLOB
         }
         self.findings = Findings()
-        self.loaded_within: LoadLimits | None = None
-        """Limits within which the dry run has loaded the executable; None without a dry run."""
+        self.loaded_with: tuple[GraphOptions, ...] = ()
+        """Options with which the dry run has loaded the executable; none without a dry run."""
         self.from_file = True
         """Whether it was read from files, the engine cache's included."""
 
@@ -192,7 +193,7 @@ class Executable:
         made = cls.__new__(cls)
         made.executable, made.metadata, made.findings = executable, metadata, findings
         made.weights, made.opaque_blobs = dict(weights), dict(opaque_blobs)
-        made.loaded_within, made.from_file = None, False
+        made.loaded_with, made.from_file = (), False
         return made
 
     @property
@@ -261,9 +262,9 @@ class Executable:
 
     def note_loadable(self, files: Sequence[Path]) -> None:
         """Let this user's servers know these files, if the dry run has loaded the executable."""
-        if files and self.loaded_within is not None:
+        for options in self.loaded_with if files else ():
             with suppress(OSError):
-                KNOWN_FILES.remember_files(files, self.loaded_within)
+                KNOWN_FILES.remember_files(files, FileLoad(self.executable.name, options))
 
     def write_weights(self, writer: popef.Writer) -> None:
         """Write the streamed weights as tensor data."""
