@@ -24,7 +24,8 @@ REASONS = {
     "a process of the server loads only the parts of the backend that it needs": """
         triton_poplar.dlpack triton_poplar.errors triton_poplar.instance_state triton_poplar.log
         triton_poplar.model_state triton_poplar.parameters triton_poplar.request
-        triton_poplar.response_tensors triton_poplar.sessions triton_poplar.statistics
+        triton_poplar.response_tensors triton_poplar.server_start triton_poplar.sessions
+        triton_poplar.statistics
     """,
     "it is one table, whose name explains its entries": "onnxgraph.opsets",
     "the real library has it": "model_runtime.pvti",

@@ -22,6 +22,11 @@ class ServerError(CommandError):
     """Error of an embedded server that cannot be started or installed into."""
 
 
+class LostServerError(ServerError):
+    """Error of a server that ended or hung before it was ready, without a reason of its own:
+    another start may succeed."""
+
+
 class RecipeError(CommandError):
     """Error of a recipe that is wrong, or whose model cannot be fetched or compiled."""
 

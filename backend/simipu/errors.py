@@ -42,6 +42,11 @@ class LoadMemoryError(LoadError):
     """An executable needs more memory than its limit allows."""
 
 
+class LoadLostError(LoadError):
+    """The process that loads an executable was killed from outside, or stalled, each time that it
+    was tried. The executable may be sound."""
+
+
 class AcceleratorError(LoadError):
     """An accelerator is not known, not installed, or cannot compute a graph. The message names what
     it lacks."""
@@ -58,7 +63,17 @@ class RunMemoryError(RunError):
 
 class DeviceLostError(SimIpuError):
     """The device stopped in the middle of a run. The run's rows are lost; the engine is ready to
-    run again."""
+    run again.
+
+    `by_signal` says that a signal ended or stopped its process, and `from_outside` that the signal
+    was none by which a process ends itself.
+    """
+
+    def __init__(
+        self, message: str = "", *, by_signal: bool = False, from_outside: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.by_signal, self.from_outside = by_signal, from_outside
 
 
 class RunTimeoutError(DeviceLostError):

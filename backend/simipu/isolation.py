@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from popef._tools.arrays import Array
 from popef._tools.channel import LOST, AnsweringChild, StalledError, encode_object
+from popef._tools.child import LOST_WHILE_LOADING
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
 from simipu.answers import AnswerError, decode_arrays, decode_loaded
@@ -31,8 +32,25 @@ from simipu.sandbox import find_missing
 from simipu.watchdog import WATCHDOG
 
 _Answer = TypeVar("_Answer")
-_GRACE_SECONDS = 10.0
-"""Time for a child to report that a load took too long; never longer than the load's own limit."""
+_GRACE_SECONDS, _GRACE_SHARE = 10.0, 0.25
+"""Time for a child to report that a load took too long, and its maximum as a part of the load's own
+limit."""
+_MAX_LOADS = 3
+"""Maximum number of processes that load a graph, one after the other, if a signal ends each: when
+memory runs out the kernel kills such a process first, and the next one may find more."""
+_RETRY_SECONDS = 1.0
+"""Pause before the second load, for memory to be freed; it doubles before each further one."""
+_CRASHES = (
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+)
+"""Signals by which a process ends itself: the graph may be at fault. All others come from
+outside."""
 _PAUSE_SECONDS = 5.0
 """Maximum pause in the middle of a request or an answer: a child that takes none of a request for
 so long is stalled, as it has nothing else to do."""
@@ -62,8 +80,9 @@ class Trial:
 def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
     """Do work in a child process within the limits of `options`; `label` names it in messages.
 
-    Raises LoadTimeoutError and LoadMemoryError if it exceeds these limits, and LoadError for work
-    that fails or ends its process.
+    Raises LoadTimeoutError and LoadMemoryError if it exceeds these limits, LoadLostError if its
+    process is killed or stalls again and again, and LoadError for work that fails or ends its
+    process.
     """
     try:
         graph = IsolatedGraph(label, trial, {}, options, None)
@@ -104,17 +123,12 @@ class IsolatedGraph:
         FORKS.watch(self)
         self._start()
         try:
-            self._load()
+            self._load_again_after_signals()
         except errors.RunTimeoutError as error:
             self.close()
             raise errors.LoadTimeoutError(
                 f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its "
                 "process was ended"
-            ) from error
-        except errors.DeviceLostError as error:
-            self.close()
-            raise errors.LoadError(
-                f"{self._label}: the process that loaded it died: {error}"
             ) from error
         except BaseException:
             self.close()
@@ -128,7 +142,7 @@ class IsolatedGraph:
             # It died, or was stopped, between two runs: no row is lost.
             self._replace()
         if not self._loaded:
-            self._load()
+            self._load(self._options.ready_seconds)
         limit_seconds, count = self._options.limit_seconds, len(names)
         return self._ask(("run", names, feeds), limit_seconds, lambda it: decode_arrays(it, count))
 
@@ -183,9 +197,41 @@ class IsolatedGraph:
             yield from source.folders
         yield from (os.path.dirname(library.path) for library in options.libraries)
 
-    def _load(self) -> None:
-        seconds = self._options.ready_seconds
-        limit_seconds = seconds + min(seconds, _GRACE_SECONDS)
+    def _load_again_after_signals(self) -> None:
+        """Load the graph; again, in another process, if a signal has ended or stopped the process,
+        as long as the limit of the load allows."""
+        end = time.monotonic() + self._options.ready_seconds
+        pause = _RETRY_SECONDS
+        for count in range(1, _MAX_LOADS + 1):
+            try:
+                return self._load(max(0.0, end - time.monotonic()))
+            except errors.RunTimeoutError:
+                raise
+            except errors.DeviceLostError as error:
+                is_last = count == _MAX_LOADS or time.monotonic() + pause >= end
+                if is_last or not error.by_signal:
+                    raise self._describe_loss(error, count) from error
+                _log.warning("%s: lost while loading; loading it again: %s", self._label, error)
+            time.sleep(pause)
+            pause *= 2
+        return None
+
+    def _describe_loss(self, error: errors.DeviceLostError, count: int) -> errors.LoadError:
+        """Return the error of a load whose processes have died."""
+        times = f"{count} times; the last time" if count > 1 else "once"
+        if error.from_outside:
+            return errors.LoadLostError(
+                f"{self._label}: {LOST_WHILE_LOADING}, {times}: {error}; if memory ran out, add "
+                "some or set sim_memory_mib, then load the model again"
+            )
+        return errors.LoadError(
+            f"{self._label}: the process that loaded it died, {times}: {error}"
+        )
+
+    def _load(self, seconds: float) -> None:
+        limit_seconds = seconds + min(
+            _GRACE_SHARE * self._options.ready_seconds, _GRACE_SECONDS
+        )
         self.kernels = self._ask(("load", *self._source), limit_seconds, decode_loaded)
         self._loaded = True
 
@@ -211,13 +257,17 @@ class IsolatedGraph:
         except (*LOST, AnswerError) as error:
             self._check_cancelled()
             status = self._replace()
-            how = f"died ({_describe(status)})"
+            how, by_signal, from_outside = f"died ({_describe(status)})", status < 0, False
             if isinstance(error, StalledError):
-                how = str(error)
+                how, by_signal, from_outside = str(error), True, True
             elif isinstance(error, AnswerError):
-                how = f"sent an invalid answer ({error}) and was ended"
+                how, by_signal = f"sent an invalid answer ({error}) and was ended", False
+            elif by_signal:
+                from_outside = -status not in _CRASHES
             raise errors.DeviceLostError(
-                f"{self._label}: the engine's process {how}; a new one takes its place"
+                f"{self._label}: the engine's process {how}; a new one takes its place",
+                by_signal=by_signal,
+                from_outside=from_outside,
             ) from None
 
     def _replace(self) -> int:

@@ -21,10 +21,13 @@ from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
 from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
+from triton_poplar.server_start import START_SECONDS, ServerStart
 from triton_poplar.statistics import DEFAULT_BUCKETS
 
 MAX_DELAY_SECONDS = 24 * 60 * 60
 """Maximum of a delay for tests."""
+MAX_LOAD_SECONDS = 24 * 60 * 60
+"""Maximum of the time limits of a load and of a server's start."""
 MAX_PATH_BYTES = 4095
 """Maximum length of a path: Linux's PATH_MAX without the final zero."""
 MAX_BUCKETS, MAX_BUCKET_SECONDS = 50, 24 * 60 * 60
@@ -238,10 +241,12 @@ class Parameters:
     )
     sim_load_sec: int = _number(
         "s",
-        300,
-        (1, 86_400),
-        "time limit of a model load; the limit of a run is `target.hostSyncTimeout` of "
-        "`POPLAR_RUNTIME_OPTIONS`",
+        90,
+        (1, MAX_LOAD_SECONDS),
+        "time limit of a model load, well below the time limit of a server's start; while the "
+        "server starts, the limit is lower "
+        "([limits](operations.md#limits-of-time-and-memory)). The limit of a run is "
+        "`target.hostSyncTimeout` of `POPLAR_RUNTIME_OPTIONS`",
     )
     sim_first_load: bool = _flag(
         True,
@@ -337,6 +342,14 @@ class BackendOptions:
         "IPU version, or chip name (c600, mk2, bow, ...); default: the version that the "
         "executable was compiled for",
     )
+    sim_start_sec: int = _number(
+        "s",
+        START_SECONDS,
+        (1, MAX_LOAD_SECONDS),
+        "time limit of the server's start, which the loads of its models share "
+        "([limits](operations.md#limits-of-time-and-memory)); `poplar-triton serve` sets it to "
+        "its `--start-seconds`",
+    )
 
 
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
@@ -428,10 +441,14 @@ _BACKEND = "poplar,"
 
 
 class BackendState:
-    """Options of the backend. Raises ModelConfigError naming an option with a bad value."""
+    """Options of the backend, and the start of the server that loads the models. Raises
+    ModelConfigError naming an option with a bad value."""
 
     def __init__(
-        self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        self,
+        command_line: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        start: ServerStart | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
         given = {
@@ -442,11 +459,15 @@ class BackendState:
         self.options: BackendOptions = parse_backend_options(
             {**given, **find_options(command_line)}
         )
+        self.start = start or ServerStart()
 
     @staticmethod
     def of_server() -> BackendState:
         """Return the options of the tritonserver whose child process this is."""
-        return BackendState(read_command_line(os.getppid()))
+        server = os.getppid()
+        backend = BackendState(read_command_line(server))
+        backend.start = ServerStart.of_process(server, backend.options.sim_start_sec)
+        return backend
 
 
 def environment_variable(option: str) -> str:

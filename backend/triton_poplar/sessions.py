@@ -10,9 +10,11 @@ loaded.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ from popef._tools.memory import usable_memory_bytes
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendState
+from triton_poplar.server_start import ServerStart
 
 _log = logging.getLogger("triton_poplar")
 
@@ -99,7 +102,7 @@ def make_graph_options(state: ModelState) -> GraphOptions:
         libraries=tuple(
             OperatorLibrary.parse(each) for each in parameters.sim_custom_ops.split(",") if each
         ),
-        ready_seconds=parameters.sim_load_sec,
+        ready_seconds=state.backend.start.limit(parameters.sim_load_sec),
         memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         caches=parameters.sim_graph_cache,
         accelerators=state.accelerators,
@@ -228,6 +231,9 @@ _TRIAL_PARAMETERS = {
     "sim_graph_cache": {"string_value": "false"},
 }
 """Parameters of a model that the child process loads but does not serve."""
+MIN_KNOWN_SECONDS = 1.0
+"""Minimum time limit that is remembered of a file that has loaded: a shorter load is as fast on no
+busy machine."""
 
 
 def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
@@ -245,20 +251,37 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
         held_bytes = sum(file.stat().st_size for file in files)
     except OSError as error:
         raise ModelConfigError(f"model {state.name!r}: {error}") from error
-    start = time.monotonic()
-    work = partial(_load_quietly, load, state.config, state.version_folder, state.backend)
-    named = f"model {state.name!r}"
-    try:
-        try_in_child(Trial(work, held_bytes, _find_folders(state)), options, named)
-    except LoadError as error:
-        text = str(error)
-        raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
-    _log.warning(
-        "model %r was loaded first in a child process: %.1f s", state.name, time.monotonic() - start
-    )
+    began = time.monotonic()
+    _try(state, options, load, held_bytes)
+    seconds = time.monotonic() - began
+    _log.warning("model %r was loaded first in a child process: %.1f s", state.name, seconds)
     if is_whole:
+        # The time that it took, not the limit: a load within any limit above it needs no child.
+        within = min(options.ready_seconds, max(seconds, MIN_KNOWN_SECONDS))
+        file_load = FileLoad(state.executable_name, replace(options, ready_seconds=within))
         with suppress(OSError):
             KNOWN_FILES.remember_files(files, file_load)
+
+
+def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) -> None:
+    """Load the model in a child process. Raises ModelConfigError if that fails."""
+    own_seconds = state.parameters.sim_load_sec
+    seconds = state.backend.start.limit_first(own_seconds)
+    seconds = seconds if seconds < 1 else math.floor(seconds)  # for its messages
+    work = partial(_load_quietly, load, state.config, state.version_folder, state.backend)
+    named = f"model {state.name!r}"
+    trial = Trial(work, held_bytes, _find_folders(state))
+    try:
+        try_in_child(trial, replace(options, ready_seconds=seconds), named)
+    except LoadError as error:
+        text = str(error)
+        if isinstance(error, LoadTimeoutError) and seconds < own_seconds:
+            text += (
+                "; while the server starts, the limit is a third of the time left of "
+                f"{state.backend.start.limit_seconds:g} s: load the model again later, or raise "
+                "--start-seconds of poplar-triton (sim_start_sec of another server)"
+            )
+        raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
 
 
 def _find_folders(state: ModelState) -> tuple[str, ...]:
@@ -289,6 +312,7 @@ def _load_quietly(
     """Load the model in the child process with the log switched off, because the later load for
     service logs the same messages."""
     logging.disable(logging.ERROR)
+    backend.start = ServerStart()  # the parent has set the limit, and ends this process at it
     config = {**config, "parameters": {**config.get("parameters", {}), **_TRIAL_PARAMETERS}}
     try:
         load(ModelState(config, version_folder, backend))

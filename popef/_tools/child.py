@@ -27,6 +27,9 @@ from typing import Any, NoReturn
 from .interrupts import INTERRUPTS
 from .memory import limit_memory
 
+LOST_WHILE_LOADING = "its process was lost while loading"
+"""Words in the error of a model whose process was killed or stopped while it loaded. The model may
+be sound, unlike one that is rejected."""
 _DIE_WITH_PARENT = 1
 """Value of PR_SET_PDEATHSIG of prctl(2)."""
 _PRCTL = ctypes.CDLL(None).prctl

@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MAX_NAME_CHARACTERS = 1024
 """Maximum characters in the name of a tensor or a model; the longest known names of exported models
 have some 200."""
+_MAX_NAMED = 5
+"""Maximum number of names in one line."""
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Unicode categories of characters that move a terminal's cursor, begin a line, change the
 direction of writing, or are invisible."""
@@ -84,3 +86,9 @@ def _is_unseen(character: str) -> bool:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"

@@ -3,9 +3,11 @@
 Files that loaded so, or in the dry run of a compilation, are known.
 """
 
+import itertools
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import hostile_graphs as hostile
 import numpy as np
@@ -71,8 +73,21 @@ def test_tighter_limits_are_tried_again(make_state, tried):
     load(make_state(sim_memory_mib="512"))
     load(make_state(sim_memory_mib="512"))
     load(make_state(sim_memory_mib="1024"))
-    load(make_state(sim_memory_mib="512", sim_load_sec="299"))
-    assert len(tried) == 3
+    assert len(tried) == 2
+
+
+def test_of_a_file_the_time_that_it_took_is_known(make_state, tried, monkeypatch):
+    """A tighter limit of time that is above this time needs no other child process."""
+    monkeypatch.setattr(
+        sessions, "time", SimpleNamespace(monotonic=itertools.count(step=7.0).__next__)
+    )
+    load(make_state(relu()))
+    load(make_state(sim_load_sec="7"))
+    assert len(tried) == 1
+    load(make_state(sim_load_sec="6"))
+    assert len(tried) == 2
+
+
 
 
 def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):

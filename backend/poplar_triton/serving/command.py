@@ -20,12 +20,8 @@ from poplar_triton.serving.log import Log, LogFormat
 from poplar_triton.serving.options import find_all, find_option, is_on
 from poplar_triton.serving.server import START_SECONDS, Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
-from poplar_triton.serving.supervisor import (
-    RESTART_WINDOW_SECONDS,
-    OnDeadStub,
-    Settings,
-    Supervisor,
-)
+from poplar_triton.serving.starting import RESTART_WINDOW_SECONDS
+from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
 
 EXAMPLES = (
     "poplar-triton serve models --http-port 9000",
@@ -163,8 +159,11 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         log = stack.enter_context(Log(LogFormat(options.log_format)))
         health = start_health(options, state, stack)
-        with make_server(options, copy=log.copy, interrupt=interrupt) as server:
-            supervisor = Supervisor(server, state, settings, log.tell)
+        server = make_server(
+            options, copy=log.copy, begin=lambda _: supervisor.start(interrupt.pause)
+        )
+        supervisor = Supervisor(server, state, settings, log.tell)
+        with server:
             supervisor.catch_signals()
             interrupt.check()
             _introduce(server, health, log)
@@ -180,7 +179,7 @@ def make_server(
     options: argparse.Namespace,
     log: Path | None = None,
     copy: Callable[[str], None] | None = None,
-    interrupt: Interrupt | None = None,
+    begin: Callable[[TritonServer], None] | None = None,
 ) -> TritonServer:
     """Return the server of a command's options. Raises UsageError for options of Triton that this
     command sets itself."""
@@ -195,7 +194,7 @@ def make_server(
         options=options.triton_options,
         log=log,
         copy=copy,
-        interrupt=interrupt,
+        begin=begin,
         program=getattr(options, "server", None),
         start_seconds=getattr(options, "start_seconds", None),
     )

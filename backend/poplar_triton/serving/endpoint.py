@@ -139,11 +139,13 @@ class HttpEndpoint:
             for entry in index
         ]
 
-    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
+    def read_config(
+        self, model: str, version: str = "", seconds: float = ASK_SECONDS
+    ) -> dict[str, Any] | None:
         """Return the configuration with which a model, or this version of it, is served, or None if
         it is not served."""
         with _none_where_unknown():
-            config = self._ask(f"/v2/models/{_quote_version(model, version)}/config")
+            config = self._ask(f"/v2/models/{_quote_version(model, version)}/config", None, seconds)
             return config if isinstance(config, dict) else {}
         return None
 
@@ -315,12 +317,14 @@ class GrpcEndpoint:
             ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models
         ]
 
-    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
+    def read_config(
+        self, model: str, version: str = "", seconds: float = ASK_SECONDS
+    ) -> dict[str, Any] | None:
         """See HttpEndpoint."""
         from google.protobuf import json_format
 
         with _none_where_unknown():
-            answer = self._ask("ModelConfig", name=model, version=version)
+            answer = self._ask("ModelConfig", seconds, name=model, version=version)
             return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
         return None
 

@@ -190,11 +190,13 @@ class Healer:
         self._clock = clock
         self._cases: dict[str, _Case] = {}
 
-    def reload(self, models: Iterable[str]) -> None:
-        """Reload these models, whose instances are dead now, each when it is due. Does not wait."""
+    def reload(self, models: Iterable[str], lost: Iterable[str] = ()) -> None:
+        """Reload these models, whose instances are dead now, and load the `lost` ones, which never
+        loaded, each when it is due. Does not wait."""
         now = self._clock()
         dead = set(models)
-        for model in dead:
+        ailing = dead.union(lost)
+        for model in ailing:
             case = self._cases.setdefault(model, _Case())
             if not case.is_busy and now >= case.next_at:
                 self._begin(model, case, now)
@@ -202,11 +204,11 @@ class Healer:
                 case.is_told = True
                 self._tell(f"model {model!r}: reload running for {now - case.began:.0f} s")
         for model, case in list(self._cases.items()):
-            if model not in dead and not case.is_busy and now >= case.next_at + CALM_SECONDS:
+            if model not in ailing and not case.is_busy and now >= case.next_at + CALM_SECONDS:
                 del self._cases[model]
-        lost = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
-        names = ", ".join(map(repr, lost))
-        self._state.hopeless = f"{MAX_RELOADS} reloads did not recover {names}" if lost else ""
+        hopeless = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
+        names = ", ".join(map(repr, hopeless))
+        self._state.hopeless = f"{MAX_RELOADS} reloads did not recover {names}" if hopeless else ""
 
     @property
     def is_at_work(self) -> bool:

@@ -109,6 +109,11 @@ _REJECTED = re.compile(
     r"(?:Poll failed for model directory|failed to load model) '(.+?)': (.*)", re.DOTALL
 )
 """Error of a model that Triton lists without a state: no valid configuration, or no version."""
+_LOADING = re.compile(r'I\d{4} .*\] "loading: (.*):\d+"$')
+_LOADED = re.compile(
+    r"""[IE]\d{4} .*\] "(?:successfully loaded '(.*)'|failed to load '(.*)' version \d+: .*)"""
+)
+"""Lines of Triton's log when the load of a model's version begins and ends."""
 _SYNTAX_ERROR = re.compile(r"\[libprotobuf ERROR .*Error parsing text-format \S+: (.*)")
 """Line before the error of a configuration that protobuf cannot parse: line, column and fault."""
 _FATAL = re.compile(r"error: (.*)")
@@ -188,6 +193,8 @@ class ServerOutput:
         self._syntax_error = ""
         self.rejected_models: dict[str, str] = {}
         """Reasons by name of the models that Triton lists without a state."""
+        self.loading_models: frozenset[str] = frozenset()
+        """Models whose load has begun and not ended yet."""
         self._thread = threading.Thread(target=self._copy, name="tritonserver output", daemon=True)
         self._thread.start()
 
@@ -220,6 +227,7 @@ class ServerOutput:
             while raw := self._pipe.readline(_MAX_LINE_BYTES):
                 line = escape(raw.decode("utf-8", "replace").rstrip("\r\n").expandtabs())
                 self._note(line)
+                self._note_load(line)
                 if self._is_usage(line):
                     continue
                 self._last.append(line)
@@ -239,6 +247,12 @@ class ServerOutput:
             self._note_rejected(self._error)
         elif syntax := _SYNTAX_ERROR.match(line):
             self._syntax_error = f": {syntax[1]}"
+
+    def _note_load(self, line: str) -> None:
+        if loading := _LOADING.match(line):
+            self.loading_models |= {loading[1]}
+        elif loaded := _LOADED.match(line):
+            self.loading_models -= {loaded[1] or loaded[2]}
 
     def _is_usage(self, line: str) -> bool:
         """Return whether a line only lists Triton's options after a wrong call, in several screens.

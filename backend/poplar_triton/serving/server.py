@@ -18,10 +18,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from popef._tools.child import die_with
+from triton_poplar.parameters import environment_variable
+from triton_poplar.server_start import START_SECONDS
+
+from popef._tools.child import LOST_WHILE_LOADING, die_with
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.text import find_shell_fault
-from poplar_triton.errors import ServerError
+from popef._tools.text import find_shell_fault, name_some
+from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving.endpoint import (
     ASK_SECONDS,
     HOST,
@@ -40,7 +43,6 @@ MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")
 """Prefixes of repositories from which Triton itself copies models."""
 _STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
-START_SECONDS = 300
 END_SECONDS = 5
 """Time for a server to exit after it has said that it cannot serve; it may hang in its exit."""
 STOP_MARGIN_SECONDS = 15
@@ -48,6 +50,8 @@ STOP_MARGIN_SECONDS = 15
 STOP_UNREADY_SECONDS = 10
 """Time for a server to stop while it loads models; it may never notice the request to stop."""
 POLL_SECONDS = 0.1
+_DEAD_STUB = "Stub process"
+"""Words of Triton in the reason of a model whose stub died while it loaded."""
 VICTIM_POINTS = 250
 """Points added to the oom_score_adj of tritonserver and its processes, and once more to that of
 stubs. When memory runs out, the kernel first ends a stub, which is healed, then tritonserver, and
@@ -182,6 +186,10 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+def _start_once(server: TritonServer) -> None:
+    server.start(Interrupt().pause)
+
+
 class TritonServer:
     """A real tritonserver on a model repository, as a context manager: ready on entry, gone on
     exit.
@@ -197,7 +205,7 @@ class TritonServer:
         copy: Function that writes a line of the output there (None: unchanged).
         program: The tritonserver (None: that of the installed wheel).
         start_seconds: Maximum time to get ready (None: START_SECONDS).
-        interrupt: Request to stop during the start.
+        begin: Function that calls `start` on entry, and may call it again (None: `start` once).
     """
 
     endpoint: Endpoint
@@ -216,14 +224,14 @@ class TritonServer:
         copy: Callable[[str], None] | None = None,
         program: Path | None = None,
         start_seconds: float | None = None,
-        interrupt: Interrupt | None = None,
+        begin: Callable[[TritonServer], None] | None = None,
     ) -> None:
         self.model_repository = model_repository
         self._wanted = {"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}
         self._options = list(options)
         self._log = log
         self._copy = copy
-        self._interrupt = interrupt or Interrupt()
+        self._begin = begin or _start_once
         self._program = program
         self.start_seconds = START_SECONDS if start_seconds is None else start_seconds
         """Maximum time to get ready with all models."""
@@ -245,8 +253,7 @@ class TritonServer:
         self._resources = ServerResources()
         try:
             self._prepare(self._resources.folder)
-            self._start()
-            self._wait_until_ready(self._interrupt.pause)
+            self._begin(self)
         except BaseException:
             self.__exit__()
             raise
@@ -313,6 +320,16 @@ class TritonServer:
         `list_models` does."""
         return {each.name: each.reason for each in self.list_models() if each.state == UNAVAILABLE}
 
+    def find_lost_models(self) -> dict[str, str]:
+        """Return the models that did not load because a process of theirs was killed or stopped,
+        and the reason for each: a later load may succeed. Raises ServerError as `list_models`
+        does."""
+        return {
+            name: reason.partition("\n")[0]
+            for name, reason in self.failed_models().items()
+            if LOST_WHILE_LOADING in reason or _DEAD_STUB in reason
+        }
+
     @property
     def answers_anyone(self) -> bool:
         """Whether HTTP clients without a key get answers."""
@@ -339,11 +356,12 @@ class TritonServer:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def start_again(self, pause: Callable[[float], bool]) -> bool:
-        """Restart a server that has ended, on the same ports.
+    def start(self, pause: Callable[[float], bool]) -> bool:
+        """Start the server, also one that has ended before, on the same ports.
 
-        Return False if `pause`, which waits some seconds, says to give up before it is ready.
-        Raises ServerError like a start.
+        Return False if `pause`, which waits some seconds, says to give up before it is ready; it
+        may also raise ServerError. Raises ServerError if the server cannot serve, and
+        LostServerError if another start may succeed.
         """
         self.stop()  # remove what the ended server has left
         self._was_ready = False
@@ -363,6 +381,9 @@ class TritonServer:
         interpreter = folder / "bin"
         interpreter.mkdir()
         self._environment = make_environment(link_interpreter(interpreter), installation.root)
+        # The loads of its models share this time, so that none of them outlasts the start.
+        seconds = max(1, math.floor(self.start_seconds))
+        self._environment[environment_variable("sim_start_sec")] = str(seconds)
         remote = is_remote(self.model_repository)
         repository = self.model_repository if remote else Path(self.model_repository).resolve()
         self._command = [
@@ -424,7 +445,9 @@ class TritonServer:
             if time.monotonic() > end:
                 raise self._failure("cannot serve, and hangs while stopping")
             if time.monotonic() > deadline:
-                raise self._failure(f"was not ready after {seconds:g} s")
+                loading = name_some(sorted(map(repr, self._output.loading_models)))
+                which = f" (still loading: {loading})" if loading else ""
+                raise self._failure(f"was not ready after {seconds:g} s{which}")
             if pause(POLL_SECONDS):
                 return False
         if not live:
@@ -441,7 +464,8 @@ class TritonServer:
             self._stop()  # waits until all output is read
         text = f"tritonserver {what}: {self._output.reason or 'no reason given'}"
         self._stop()
-        return ServerError(
+        kind = ServerError if self._output.is_ending else LostServerError
+        return kind(
             text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines
         )
 

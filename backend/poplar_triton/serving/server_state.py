@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
@@ -13,13 +13,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from popef._tools.text import name_some
 from popef._tools.version import __version__
 from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.stubs import Stall, Stub
 
 _SILENT = "tritonserver has not been ready for a long time"
-_MAX_NAMED = 5
-"""Maximum number of names in one line."""
 _Values: TypeAlias = "float | Mapping[str, float] | Mapping[tuple[str, str], float]"
 """Value of a metric without labels, or the values by their label or labels."""
 
@@ -32,6 +31,10 @@ class Phase(Enum):
     RESTARTING = "tritonserver has ended and is restarting"
     DRAINING = "draining: the server is about to stop"
     ENDED = "tritonserver has ended"
+
+
+_WATCHED = (Phase.STARTING, Phase.RESTARTING, Phase.SERVING)
+"""Phases in which a stalled process is the reason for which the server is not ready."""
 
 
 class ServerState(Collector):
@@ -49,6 +52,9 @@ class ServerState(Collector):
         """Loaded models that do not say that they are ready."""
         self.silent_models: list[str] = []
         """Models that do not answer a canary, each with the reason."""
+        self.lost_models: Mapping[str, str] = {}
+        """Models that did not load because a process of theirs was killed or stopped, and the
+        reason for each."""
         self.hopeless = ""
         """Reason why the server cannot be healed; "" if it can."""
         self.start_seconds = 0.0
@@ -220,14 +226,17 @@ class ServerState(Collector):
         ]
 
     def _find_unready_reason(self) -> str:
+        if self._stalled and self._phase in _WATCHED:
+            return name_some(sorted(map(str, self._stalled)))
         if self._phase is not Phase.SERVING:
             return str(self._phase.value)
-        if self._stalled:
-            return name_some(sorted(map(str, self._stalled)))
         if not self.answers:
             return "tritonserver does not report that it is ready"
         if self._dead:
             return describe_dead(self._dead)
+        if self.lost_models:
+            lost = sorted(self.lost_models.items())
+            return f"not loaded: {name_some([f'{name!r} ({reason})' for name, reason in lost])}"
         if self.silent_models:
             return f"no response to a canary: {name_some(self.silent_models)}"
         if self.unready_models:
@@ -239,12 +248,6 @@ def describe_dead(dead: Iterable[Stub]) -> str:
     """Describe in one line which instances have lost their process."""
     stubs = sorted(dead, key=lambda stub: stub.key)
     return f"dead: {name_some([stub.title for stub in stubs])}"
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{', '.join(names[:_MAX_NAMED])}{more}"
 
 
 def _gauge(name: str, text: str, values: _Values, *labels: str) -> Metric:

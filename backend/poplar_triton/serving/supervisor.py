@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
@@ -20,6 +20,13 @@ from poplar_triton.serving.healer import DeadStubClassifier, Healer
 from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
+from poplar_triton.serving.starting import (
+    SILENCE_SECONDS,
+    Restarts,
+    StartWatch,
+    Wait,
+    start_first,
+)
 from poplar_triton.serving.stubs import OrphanWatch, Stall, StallWatch, Stub, StubWatch
 from poplar_triton.serving.traffic import TrafficWatch
 
@@ -30,11 +37,6 @@ ASK_SECONDS = 1.0
 ASK_MODELS_SECONDS = 5.0
 """Time between two checks of every model. If a model is not ready, it is checked as often as the
 server."""
-SILENCE_SECONDS = 30.0
-"""Maximum time without a ready answer. After it the server is given up."""
-RESTART_WINDOW_SECONDS = 600.0
-FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
-"""Wait before the second restart within that time, and the maximum wait."""
 
 
 class OnDeadStub(Enum):
@@ -82,7 +84,7 @@ class StopRequest:
 
 
 class Supervisor:
-    """Watches a server that is ready, until it is asked to stop or cannot go on.
+    """Starts a server, and watches it until it is asked to stop or the server cannot go on.
 
     `tell` gets a line per event.
     """
@@ -101,11 +103,8 @@ class Supervisor:
         self._tell = tell
         self._clock = clock
         self._stop = StopRequest()
-        store = find_store(server.model_repository)
-        self._healer = Healer(server.endpoint, state, tell, clock, server.start_seconds, store)
-        self._started: deque[float] = deque()
+        self._restarts = Restarts(settings.restarts, tell, clock)
         self._served: set[str] = set()
-        self._begin()
 
     def catch_signals(self) -> None:
         """Handle SIGTERM and SIGINT from now on: the first asks to stop, the second not to wait for
@@ -116,10 +115,20 @@ class Supervisor:
         """Make `run` drain and return; a second call makes it return at once."""
         self._stop.count += 1
 
+    def start(self, wait: Wait) -> None:
+        """Start the server, which is healed from now on. `wait` pauses, and raises an exception to
+        give up. Raises ServerError if the server does not become ready."""
+        watch = partial(self._watch_start, wait)
+        start_first(self._server, self._state, self._restarts, watch, self._tell, wait)
+
     def run(self) -> bool:
-        """Supervise the server. Return True when asked to stop, and False if the server has ended,
+        """Supervise the server, which is ready. Return True when asked to stop, and False if the server has ended,
         or had to be ended, and may not be restarted. The caller, who has started the server, also
         stops it."""
+        store = find_store(self._server.model_repository)
+        endpoint, seconds = self._server.endpoint, self._server.start_seconds
+        self._healer = Healer(endpoint, self._state, self._tell, self._clock, seconds, store)
+        self._begin()
         self._state.enter(Phase.SERVING)
         while not self._stop.wait(LOOK_SECONDS):
             status = self._server.poll()
@@ -130,7 +139,6 @@ class Supervisor:
             elif reason := self._scan():
                 self._drain()
                 self._tell(f"stopping tritonserver for {reason}")
-                self._server.stop()
                 if not self._start_again():
                     break
         if self._stop.count:
@@ -138,6 +146,17 @@ class Supervisor:
             return True
         self._state.enter(Phase.ENDED)
         return False
+
+    def _watch_start(self, wait: Wait) -> StartWatch:
+        return StartWatch(
+            self._server,
+            self._state,
+            self._tell,
+            heals_stubs=self._settings.on_dead_stub is not OnDeadStub.REPORT,
+            restarts=bool(self._settings.restarts),
+            wait=wait,
+            clock=self._clock,
+        )
 
     def _begin(self) -> None:
         """Reset the supervisor's state for a server that has just been started."""
@@ -158,6 +177,11 @@ class Supervisor:
         self._unready: list[str] = []
         self._asked_at = self._asked_models_at = float("-inf")
         self._answered_at = self._clock()
+        self._state.lost_models = {}
+        with suppress(ServerError):  # a server that does not list its models; it was warned of
+            self._state.lost_models = self._server.find_lost_models()
+        for model, reason in sorted(self._state.lost_models.items()):
+            self._tell(f"model {model!r} is not loaded: {reason}")
 
     def _make_canary(self) -> Canary | None:
         seconds, endpoint = self._settings.canary_seconds, self._server.endpoint
@@ -193,8 +217,11 @@ class Supervisor:
             self._classify_lost(lost)
         self._state.note_stubs(living, self._dead)
         if due:
+            self._forget_found_models()
             self._ask()
-            if self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS:
+            if self._state.answers and (
+                self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS
+            ):
                 self._ask_models(living)
         return self._heal()
 
@@ -203,13 +230,28 @@ class Supervisor:
         ""."""
         if self._settings.on_dead_stub is OnDeadStub.RELOAD:
             reason = self._healer.find_exhaustion() or self._shortage
-            if reason and self._has_start_left():
+            if reason and self._restarts.is_one_left:
                 return reason
-            self._healer.reload({stub.model for stub in self._dead})
+            self._healer.reload({stub.model for stub in self._dead}, self._state.lost_models)
             if reason and self._dead:
                 self._state.hopeless = reason  # only a restart would help, and it is not allowed
-        has_to_end = self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT
-        return "its dead instances" if has_to_end else ""
+        if self._settings.on_dead_stub is not OnDeadStub.EXIT:
+            return ""
+        if self._state.lost_models and self._restarts.is_one_left:
+            return "its models that are not loaded"
+        return "its dead instances" if self._dead else ""
+
+    def _forget_found_models(self) -> None:
+        """Forget the lost models that are served meanwhile."""
+        found = set()
+        for model in self._state.lost_models:
+            with suppress(ServerError):
+                if self._server.endpoint.read_config(model) is not None:
+                    found.add(model)
+                    self._tell(f"model {model!r} is loaded")
+        if found:
+            lost = self._state.lost_models
+            self._state.lost_models = {name: lost[name] for name in lost.keys() - found}
 
     def _measure(self, living: list[Stub]) -> None:
         """Measure what the server holds and what heals have left in it, and check that there is
@@ -235,7 +277,7 @@ class Supervisor:
                 os.kill(stub.pid, signal.SIGKILL)
         has_left = self._healer.has_tried and not self._healer.is_at_work
         shortage = find_shortage(self._num_threads) if has_left else ""
-        if shortage and not self._shortage and not self._has_start_left():
+        if shortage and not self._shortage and not self._restarts.is_one_left:
             advice = "--restart does not allow another restart, which would free some"
             self._tell(f"warning: {shortage}; {advice}")
         self._shortage = shortage
@@ -290,7 +332,7 @@ class Supervisor:
             ready = False
             with suppress(ServerError):
                 ready = endpoint.is_model_ready(model, version, ASK_SECONDS)
-                if not ready and endpoint.read_config(model, version) is not None:
+                if not ready and endpoint.read_config(model, version, ASK_SECONDS) is not None:
                     self._unready.append(model)
             if not ready and self._clock() > began + ASK_SECONDS:
                 break  # the processes are not watched during an unanswered request
@@ -299,25 +341,26 @@ class Supervisor:
     def _start_again(self) -> bool:
         """Restart the server that has ended. Return False if that is not allowed, or was given up
         for a request to stop."""
-        self._state.note_stubs((), ())
-        self._state.note_stalls([])
-        while not self._stop.count and self._may_start():
+        while not self._stop.count and self._restarts.may_begin():
+            self._state.note_stubs((), ())
+            self._state.note_stalls([])
             self._state.enter(Phase.RESTARTING)
-            if self._stop.wait(self._find_wait()):
+            self._server.stop()  # what it has left would compete with the next one
+            if not self._restarts.begin(self._stop.wait):
                 return False
-            self._started.append(self._clock())
             try:
-                if not self._server.start_again(self._stop.wait):
+                if not self._server.start(self._watch_start(self._stop.wait).pause):
                     return False
             except ServerError as error:
                 self._tell(str(error))
                 continue
-            count = f"{len(self._started)} of {self._settings.restarts}"
-            self._tell(f"tritonserver is ready again (start {count})")
+            self._tell(f"tritonserver is ready again (start {self._restarts.count})")
             self._begin()
             self._restore_models()
             self._state.enter(Phase.SERVING)
             return True
+        self._state.note_stubs((), ())
+        self._state.note_stalls([])
         return False
 
     def _restore_models(self) -> None:
@@ -333,25 +376,6 @@ class Supervisor:
                 self._tell(f"model {model!r}, which was served before, did not load: {error}")
             else:
                 self._tell(f"model {model!r}, which was served before, is loaded again")
-
-    def _has_start_left(self) -> bool:
-        while self._started and self._clock() - self._started[0] > RESTART_WINDOW_SECONDS:
-            self._started.popleft()
-        return len(self._started) < self._settings.restarts
-
-    def _may_start(self) -> bool:
-        if self._has_start_left():
-            return True
-        if most := self._settings.restarts:
-            window = f"{RESTART_WINDOW_SECONDS / 60:g} minutes"
-            self._tell(f"tritonserver was started {most} times in {window}; giving up")
-        return False
-
-    def _find_wait(self) -> float:
-        """Return how many seconds to wait before a restart; the first restart is immediate."""
-        if not self._started:
-            return 0
-        return min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), MAX_WAIT_SECONDS)
 
     def _drain(self) -> None:
         """Announce that no more requests should come, and serve those that do meanwhile."""

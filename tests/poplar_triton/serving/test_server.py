@@ -320,7 +320,7 @@ def test_nobody_gets_a_port_of_a_server_that_has_ended_and_may_start_again(repos
         started.stop()
         assert started.poll() is not None
         assert not any(map(is_free, unused))
-        assert started.start_again(lambda _: False)
+        assert started.start(lambda _: False)
     assert all(map(is_free, unused))
 
 

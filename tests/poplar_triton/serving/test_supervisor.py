@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 from poplar_triton.errors import ServerError
-from poplar_triton.serving import supervisor
+from poplar_triton.serving import starting, supervisor
 from poplar_triton.serving.healer import MAX_SERVER_RELOADS
 from poplar_triton.serving.server_state import Phase, ServerState
 from poplar_triton.serving.stubs import Stall, Stub
@@ -48,6 +48,7 @@ class Server:
         self.failing_starts = 0
         self.loads: list[str] = []
         self.stops = 0
+        self.lost_models: dict[str, str] = {}
 
     def poll(self):
         if self.script:
@@ -75,7 +76,7 @@ class Server:
         self.kills += 1
         self.status = -9
 
-    def start_again(self, pause):
+    def start(self, pause):
         self.starts += 1
         if self.starts <= self.failing_starts:
             raise ServerError("port is busy")
@@ -91,7 +92,10 @@ class Server:
     def is_model_ready(self, model, version, seconds):
         return model not in self.unready
 
-    def read_config(self, model, version=""):
+    def find_lost_models(self):
+        return dict(self.lost_models)
+
+    def read_config(self, model, version="", seconds=0):
         return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
 
     def load(self, model, config=None, seconds=0):
@@ -154,11 +158,13 @@ def wait_for_reload():
 def quick(monkeypatch):
     """Let hardly any time pass between looks, and take stubs and stalls from the fake server."""
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
-    monkeypatch.setattr(supervisor, "StallWatch", Watch)
+    monkeypatch.setattr(starting, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(starting, "LOOK_SECONDS", 0.0)
     offered: list[int] = []
-    monkeypatch.setattr(supervisor, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
+    for module in (supervisor, starting):
+        monkeypatch.setattr(module, "StubWatch", lambda *_, **__: Watch.current)
+        monkeypatch.setattr(module, "StallWatch", Watch)
+        monkeypatch.setattr(module, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
     return offered
 
 

@@ -1,0 +1,197 @@
+"""Starts of a supervised tritonserver: how often it may be started, and what happens to its processes
+until it is ready.
+
+While it loads models, Triton (2.51) waits for the answer of each stub without a limit, also for that
+of a stub that has died. Only another start helps then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from popef._tools.memory import offer_to_oom_killer
+from popef._tools.progress import LOOK_SECONDS, MIN_LOOKS, PROC, STALL_SECONDS, read_stat
+from poplar_triton.errors import LostServerError
+from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, is_remote
+from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
+from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch
+
+RESTART_WINDOW_SECONDS = 600.0
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
+"""Minimum time between the first restart within that time and the second one, and the maximum
+between two restarts; it doubles each time. A server that has run for longer is restarted at
+once."""
+SILENCE_SECONDS = 30.0
+"""Maximum time without a ready answer, or of a stall during a start. After it the server is given
+up."""
+Wait = Callable[[float], bool]
+"""Function that waits some seconds, and returns whether to give up."""
+
+
+class Restarts:
+    """Restarts of one tritonserver: at most `most` in ten minutes."""
+
+    def __init__(
+        self, most: int, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most = most
+        self._tell = tell
+        self._clock = clock
+        self._begun: deque[float] = deque()
+
+    @property
+    def is_one_left(self) -> bool:
+        """Whether the server may be restarted now."""
+        while self._begun and self._clock() - self._begun[0] > RESTART_WINDOW_SECONDS:
+            self._begun.popleft()
+        return len(self._begun) < self.most
+
+    @property
+    def count(self) -> str:
+        """How many restarts there were of how many, for messages."""
+        return f"{len(self._begun)} of {self.most}"
+
+    def may_begin(self) -> bool:
+        """Return whether the server may be restarted now; log it if restarts are used up."""
+        if self.is_one_left:
+            return True
+        if self.most:
+            window = f"{RESTART_WINDOW_SECONDS / 60:g} minutes"
+            self._tell(f"tritonserver was started {self.most} times in {window}; giving up")
+        return False
+
+    def begin(self, wait: Wait) -> bool:
+        """Count a restart, after the wait that is due before it. Return False if `wait` says to
+        give up."""
+        if self._begun:
+            pause = min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._begun) - 1), MAX_WAIT_SECONDS)
+            left = self._begun[-1] + pause - self._clock()
+            if left > 0 and wait(left):
+                return False
+        self._begun.append(self._clock())
+        return True
+
+
+class StartWatch:
+    """Watches the processes of a server that is not ready yet, with the rules that hold for one that
+    serves. `pause` is for `TritonServer.start`."""
+
+    def __init__(
+        self,
+        server: TritonServer,
+        state: ServerState,
+        tell: Callable[[str], None],
+        *,
+        heals_stubs: bool,
+        restarts: bool,
+        wait: Wait,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._state = state
+        self._tell = tell
+        self._heals_stubs = heals_stubs
+        self._restarts = restarts
+        self._wait = wait
+        self._clock = clock
+        self._watch: StubWatch | None = None
+        self._stalls = StallWatch()
+        self._known: set[Stub] = set()
+        self._dead: dict[Stub, tuple[float, int]] = {}
+        """Stubs that have ended and that Triton does not reap, with the time of the first look and
+        the number of looks."""
+        self._looked_at = self._moved_at = clock()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, and look at the processes. Raises LostServerError for a server that waits for a dead
+        stub for ever, and has been killed."""
+        if self._clock() >= self._looked_at + LOOK_SECONDS:
+            self._looked_at = self._clock()
+            self._look()
+        return self._wait(seconds)
+
+    def _look(self) -> None:
+        if self._watch is None:
+            remote = is_remote(self._server.model_repository)
+            self._watch = StubWatch(self._server.pid, is_remote=remote)
+        living, lost = self._watch.scan()
+        for stub in set(living) - self._known:
+            offer_to_oom_killer(stub.pid, VICTIM_POINTS)
+        self._known = set(living)
+        stalled = self._stalls.scan(self._watch.servers, living)
+        for stall in self._state.note_stalls(stalled):
+            self._end(stall)
+        if not any(stall.stub is None for stall in stalled):
+            self._moved_at = self._clock()
+        self._state.is_silent = self._clock() > self._moved_at + SILENCE_SECONDS
+        if dead := self._find_dead(lost):
+            self._state.note_stubs(living, dead)
+            self._server.kill()
+            raise LostServerError(
+                f"{describe_dead(dead)} (process {dead[0].pid}), while it loaded its model; Triton "
+                "waits for it for ever"
+            )
+
+    def _find_dead(self, lost: Iterable[Stub]) -> list[Stub]:
+        """Return the stubs that died while they loaded. Triton reaps those that end in order."""
+        now, dead = self._clock(), {}
+        for stub in lost:
+            if _is_zombie(stub):
+                since, looks = self._dead.get(stub, (now, 0))
+                dead[stub] = since, looks + 1
+        self._dead = dead
+        return [
+            stub
+            for stub, (since, looks) in dead.items()
+            if looks >= MIN_LOOKS and now >= since + STALL_SECONDS
+        ]
+
+    def _end(self, stall: Stall) -> None:
+        """Kill a process that makes no progress, if that may be healed. Otherwise only report
+        it."""
+        stub = stall.stub
+        may_end = self._restarts if stub is None else self._heals_stubs
+        self._tell(f"{stall}; killing it" if may_end else str(stall))
+        if not may_end:
+            return
+        if stub is None:
+            self._server.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(stub.pid, signal.SIGKILL)
+
+
+def _is_zombie(stub: Stub) -> bool:
+    with suppress(OSError, ValueError):
+        stat = read_stat(stub.pid, PROC)
+        return stat.state == "Z" and stat.started == stub.started
+    return False
+
+
+def start_first(
+    server: TritonServer,
+    state: ServerState,
+    restarts: Restarts,
+    make_watch: Callable[[], StartWatch],
+    tell: Callable[[str], None],
+    wait: Wait,
+) -> None:
+    """Start a server for the first time; again, as often as it may be restarted, if it is lost
+    before it is ready. Raises ServerError if it does not become ready."""
+    while True:
+        try:
+            server.start(make_watch().pause)
+            state.note_stalls([])
+            return
+        except LostServerError as error:
+            state.note_stalls([])
+            if not restarts.may_begin():
+                raise
+            tell(str(error))
+        state.enter(Phase.RESTARTING)
+        restarts.begin(wait)
