@@ -94,6 +94,10 @@ class ProgressWatch:
         self._pauses = pauses
         return stalled
 
+    def is_paused(self, pid: int) -> bool:
+        """Return whether a process made no progress in the last check; it need not be stalled."""
+        return pid in self._pauses
+
     def _look(self, pid: int) -> tuple[ProcessStat | None, str, float]:
         """Return the state of an inactive process, the reason, and how long it may be inactive;
         None for any other process."""

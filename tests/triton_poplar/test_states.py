@@ -520,7 +520,7 @@ def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
             usable_memory_bytes(),
             64 << 20,
         ),
-        ("sim_load_sec", "7", lambda c: c.graph_options.ready_seconds, 300, 7),
+        ("sim_load_sec", "7", lambda c: c.graph_options.ready_seconds, 90, 7),
         ("sim_prepack", "false", lambda c: c.graph_options.prepack, True, False),
         ("sim_numerics", "fast", lambda c: c.graph_options.exact, True, False),
         ("sim_index_check", "clamp", lambda c: c.graph_options.index_check, "error", "clamp"),

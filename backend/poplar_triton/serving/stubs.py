@@ -225,6 +225,11 @@ class StallWatch:
         stalled = self._progress.find_stalled([*servers, *known])
         return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]
 
+    def is_any_paused(self, servers: Iterable[int]) -> bool:
+        """Return whether one of the processes was stopped, frozen or waiting for a disk in the last
+        scan. It would not answer."""
+        return any(map(self._progress.is_paused, servers))
+
 
 IDLE_SECONDS = 30.0
 """Time after which an old instance answers no more requests, if it and its children have computed

@@ -134,11 +134,13 @@ class Supervisor:
             status = self._server.poll()
             if status is not None:
                 self._tell(f"tritonserver ended by itself, status {status}")
+                self._server.stop()  # its stubs, which would compete with the next one's
                 if not self._start_again():
                     break
             elif reason := self._scan():
                 self._drain()
                 self._tell(f"stopping tritonserver for {reason}")
+                self._server.stop()
                 if not self._start_again():
                     break
         if self._stop.count:
@@ -193,8 +195,10 @@ class Supervisor:
         """Update the state and heal. Return the reason for which Triton has to be restarted, or
         ""."""
         living, lost = self._watch.scan()
-        due = self._clock() >= self._asked_at + ASK_SECONDS
         stalled = self._stalls.scan(self._watch.servers, living)
+        # A question that is not answered would delay the looks that find the stall.
+        is_paused = self._stalls.is_any_paused(self._watch.servers)
+        due = not is_paused and self._clock() >= self._asked_at + ASK_SECONDS
         if self._canary is not None:
             dead = {stub.model for stub in (*self._dead, *lost)}
             stalled += self._canary.check(stub for stub in living if stub.model not in dead)
@@ -345,7 +349,6 @@ class Supervisor:
             self._state.note_stubs((), ())
             self._state.note_stalls([])
             self._state.enter(Phase.RESTARTING)
-            self._server.stop()  # what it has left would compete with the next one
             if not self._restarts.begin(self._stop.wait):
                 return False
             try:

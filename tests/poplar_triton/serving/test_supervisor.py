@@ -114,6 +114,10 @@ class Watch:
             stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs
         ]
 
+    def is_any_paused(self, servers):
+        """Return whether a server's process is stopped."""
+        return any(stall.stub is None for stall in self.current.stalled)
+
 
 class Play:
     """Supervised server; `then` is what happens at each look, the last of it a request to stop."""
