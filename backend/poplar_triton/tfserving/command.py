@@ -204,7 +204,7 @@ def run(options: argparse.Namespace) -> int:
     stop = StopRequest()
     with ExitStack() as stack:
         log = stack.enter_context(Log())
-        processes = Processes(settings, options.start_seconds, log.tell)
+        processes = Processes(settings, log.tell)
         health = start_health(options, processes, stack)
         with processes:
             stop.catch_signals()
@@ -250,6 +250,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         loose_labels=options.allow_version_labels_for_unavailable_models,
         isolate_models=options.isolate_models,
         drain_seconds=options.drain_seconds,
+        start_seconds=options.start_seconds,
     )
 
 

@@ -23,6 +23,8 @@ from simipu import SimIpuError
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, complete_config
+from triton_poplar.parameters import BackendState
+from triton_poplar.server_start import ServerStart
 from triton_poplar.statistics import Statistics
 
 from popef._tools.arrays import Array
@@ -123,11 +125,19 @@ class Loaded:
         }
 
 
-def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = False) -> Loaded:
+def load(
+    source: ModelSource,
+    folder: Path,
+    processes: int,
+    *,
+    isolated: bool = False,
+    start: ServerStart | None = None,
+) -> Loaded:
     """Load a version. Raises ModelConfigError that names what is wrong with it.
 
     The cores are shared among `processes` processes. `isolated` computes in a child process, unless
-    the model's `sim_isolation` says otherwise.
+    the model's `sim_isolation` says otherwise. `start` is the start of the server, if that is not
+    over.
     """
     config = _read_config(source)
     if config.get("backend", "") not in _BACKENDS:
@@ -139,7 +149,7 @@ def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = 
     if isolated:
         config["parameters"] = {**_ISOLATED, **config.get("parameters", {})}
     config.update(complete_config(config, folder))
-    state = ModelState(config, folder)
+    state = ModelState(config, folder, BackendState(start=start))
     state.validate()
     instance = ModelInstanceState(state, source.name)
     batched = (-1,) if state.max_batch_size else ()
@@ -180,7 +190,9 @@ class LocalModels:
         retries: Retries | None = None,
         *,
         isolated: bool = False,
+        start: ServerStart | None = None,
     ) -> None:
+        self._start = start
         self._processes = processes
         self._isolated = isolated
         self._retries = retries or Retries()
@@ -218,6 +230,7 @@ class LocalModels:
         longer to be served."""
         for model in self._models.values():
             self._refresh(model)
+        self._start = None  # only the first loads hold up the start
 
     def iter_statistics(self) -> Iterator[tuple[str, list[Statistics]]]:
         """Yield what all versions of each model have counted in this process, including closed
@@ -289,7 +302,9 @@ class LocalModels:
     def _load(self, model: _Model, version: int, folder: Path) -> None:
         model.note(VersionStatus(version, State.LOADING))
         try:
-            loaded = load(model.source, folder, self._processes, isolated=self._isolated)
+            loaded = load(
+                model.source, folder, self._processes, isolated=self._isolated, start=self._start
+            )
             servable = LocalServable(loaded, model.source.name, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)

@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,9 @@ STOP_MARGIN_SECONDS = 15
 """Time for models to close, in addition to the time for requests."""
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 10, 600.0
 """Maximum number of restarts of a process that ends by itself, and the time in which they count."""
+MAX_LOST_STARTS = 3
+"""Maximum number of processes that may be killed, or stall, before all serve."""
+_STARTING = "starting"
 _WORKER = "from poplar_triton.tfserving.worker import main; main({}, {})"
 """Code of a process, with the descriptors of its end of the channel and of the counters' memory."""
 _EXPERIMENTS, _PLAIN_POLLING = "GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client"
@@ -40,19 +43,18 @@ class Processes:
     """Processes of a server, as a context manager: all serve on entry, all are gone on exit. Raises
     ServerError if one cannot serve. `tell` gets a line per event."""
 
-    def __init__(
-        self, settings: Settings, start_seconds: float, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
         self._settings = settings
-        self._start_seconds = start_seconds
         self._tell = tell
         self._memory = make_memory(settings.names, settings.processes)
         self._counters = Counters(self._memory, settings.names, settings.processes)
         self._first_core = random.randrange(_MANY_CORES)  # noqa: S311  servers side by side take others
         self._workers: list[_Worker] = []
         self._ends: list[float] = []
+        self._num_lost = 0
+        self._began = 0.0
         self._progress = ProgressWatch()
-        self._phase = "starting"
+        self._phase = _STARTING
 
     def __enter__(self) -> Processes:
         try:
@@ -71,11 +73,12 @@ class Processes:
     @property
     def unready_reason(self) -> str:
         """Reason not to send requests; "" if the server is ready."""
+        for index, worker in enumerate(self._workers):
+            if worker.stalled and self._phase in ("", _STARTING):
+                # The system still gives it connections.
+                return f"process {index} makes no progress: {worker.stalled}"
         if self._phase:
             return self._phase
-        for index, worker in enumerate(self._workers):
-            if worker.stalled:  # the system still gives it connections
-                return f"process {index} makes no progress: {worker.stalled}"
         return "" if any(worker.serves for worker in self._workers) else "no process is serving"
 
     @property
@@ -95,14 +98,20 @@ class Processes:
             report = worker.hear()
             if report is not None and report.error:
                 self._tell(f"process {index}: {report.error}")
-            elif report is None and worker.process.has_ended():
-                status = worker.bury()
-                if not worker.stalled:
-                    self._tell(f"process {index} ended by itself, status {status}")
-                if not self._may_begin():
-                    self._phase = "ended"
-                    return False
-                self._workers[index] = self._begin(index)
+            elif report is None and worker.process.has_ended() and not self._restart(index):
+                self._phase = "ended"
+                return False
+        return True
+
+    def _restart(self, index: int) -> bool:
+        """Start another process for one that has ended, if that is allowed."""
+        worker = self._workers[index]
+        status = worker.bury()
+        if not worker.stalled:
+            self._tell(f"process {index} ended by itself, status {status}")
+        if not self._may_begin():
+            return False
+        self._workers[index] = self._begin(index)
         return True
 
     def drain(self) -> None:
@@ -146,27 +155,37 @@ class Processes:
         return _Worker(process, channel)
 
     def _wait_until_serving(self) -> None:
-        end = time.monotonic() + self._start_seconds
+        seconds = self._settings.start_seconds
+        self._began = time.monotonic()
         told: set[str] = set()
-        while waiting := [worker for worker in self._workers if not worker.serves]:
-            for worker in waiting:
-                report = worker.hear()
-                if report is not None and report.error:
-                    raise ServerError(report.error)
-                if report is None and worker.process.has_ended():
-                    raise ServerError(
-                        f"a server process ended during its start, status {worker.process.reap()}; "
-                        "see its output"
-                    )
-                for problem in [] if report is None else set(report.problems) - told:
-                    told.add(problem)
-                    self._tell(problem)
-            if time.monotonic() > end:
+        while not all(worker.serves for worker in self._workers):
+            self._kill_stalled()
+            for index, worker in enumerate(self._workers):
+                for problem in self._hear_start(index, worker):
+                    if problem not in told:
+                        told.add(problem)
+                        self._tell(problem)
+            if time.monotonic() > self._began + seconds:
                 raise ServerError(
-                    f"the models were not loaded within {self._start_seconds:g} s; raise "
-                    "--start-seconds"
+                    f"the models were not loaded within {seconds:g} s; raise --start-seconds"
                 )
             time.sleep(LOOK_SECONDS)
+
+    def _hear_start(self, index: int, worker: _Worker) -> Sequence[str]:
+        """Return the problems that a process reports once it serves. A process that a signal has
+        ended is restarted; raises ServerError for one that cannot serve."""
+        report = worker.hear()
+        if report is not None and report.error:
+            raise ServerError(report.error)
+        if report is None and worker.process.has_ended():
+            self._num_lost += 1
+            status = worker.process.reap()
+            if status >= 0 or self._num_lost > MAX_LOST_STARTS or not self._restart(index):
+                raise ServerError(
+                    f"a server process ended during its start, status {status}; see its output"
+                )
+            self._began = time.monotonic()  # the next one has the whole time
+        return () if report is None else report.problems
 
     def _may_begin(self) -> bool:
         now = time.monotonic()

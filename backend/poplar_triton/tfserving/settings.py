@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triton_poplar.server_start import START_SECONDS
+
 from popef._tools.text import MAX_NAME_CHARACTERS, escape
 from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, refuse
 
@@ -134,6 +136,8 @@ class Settings:
     loose_labels: bool = False
     isolate_models: bool = False
     drain_seconds: float = 0.0
+    start_seconds: float = START_SECONDS
+    """Time limit of the start, which the loads of all models share."""
 
     @property
     def names(self) -> list[str]:

@@ -28,6 +28,7 @@ from io import FileIO
 
 import grpc
 from triton_poplar.log import log_to_stderr
+from triton_poplar.server_start import ServerStart
 
 from popef._tools.channel import LOST, Channel, open_channel
 from poplar_triton.limits import raise_file_limit
@@ -234,7 +235,11 @@ class _Worker:
             return TritonModels(settings.triton, settings.sources, settings.triton_tls)
         retries = Retries(settings.load_retries, settings.load_retry_seconds)
         models = LocalModels(
-            settings.sources, settings.processes, retries, isolated=settings.isolate_models
+            settings.sources,
+            settings.processes,
+            retries,
+            isolated=settings.isolate_models,
+            start=ServerStart(time.monotonic(), settings.start_seconds),
         )
         models.refresh()
         if not settings.loose_labels:

@@ -11,6 +11,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.tfserving import processes as module
 from poplar_triton.tfserving.processes import (
     LOOK_SECONDS,
+    MAX_LOST_STARTS,
     MAX_RESTARTS,
     RESTART_WINDOW_SECONDS,
     Processes,
@@ -49,8 +50,8 @@ def play(monkeypatch, lines, proc):
     def make(*plans, start_seconds=5, **settings):
         starts = PlayedStarts(*plans)
         monkeypatch.setattr(module, "start_python", starts.start_python)
-        settings = Settings((), **{"grpc_port": 0, "rest_port": 0, **settings})
-        made = Processes(settings, start_seconds, lines.append)
+        settings = {"grpc_port": 0, "rest_port": 0, "start_seconds": start_seconds, **settings}
+        made = Processes(Settings((), **settings), lines.append)
         return SimpleNamespace(server=made, begun=starts.begun, clock=clock)
 
     return make
@@ -79,7 +80,7 @@ def test_what_is_not_served_is_told_once_for_all_processes(play, lines):
     ("plan", "words"),
     [
         (say(error="port 1 is another's", status=0), "^port 1 is another's$"),
-        (end(-11), r"ended during its start, status -11; see its output"),
+        (end(3), r"ended during its start, status 3; see its output"),
         (be_silent, r"the models were not loaded within 5 s; raise --start-seconds"),
     ],
     ids=["error", "end", "silence"],
@@ -90,6 +91,35 @@ def test_where_one_cannot_serve_none_is_left(play, plan, words):
         pass
     assert None not in [process.status for process in played.begun]
     assert played.server.unready_reason != ""
+
+
+@pytest.mark.parametrize("status", [-9, -11])
+def test_one_that_a_signal_ends_while_it_loads_is_begun_again_a_few_times(play, lines, status):
+    played = play(serve, end(status), end(status), serve, processes=2)
+    with played.server as server:
+        assert (server.unready_reason, len(played.begun)) == ("", 4)
+    assert lines == [f"process 1 ended by itself, status {status}"] * 2
+    played = play(end(status))
+    words = f"^a server process ended during its start, status {status}; see its output$"
+    with pytest.raises(ServerError, match=words), played.server:
+        pass
+    assert len(played.begun) == MAX_LOST_STARTS + 1
+
+
+def test_one_that_is_stopped_while_it_loads_is_killed_and_begun_again(play, lines, proc):
+    proc.say(FIRST_PID, "T")
+    reasons = []
+
+    def play_the_next(process, channel):
+        reasons.append(played.server.unready_reason)
+        serve(process, channel)
+
+    played = play(be_silent, play_the_next)
+    with played.server as server:
+        assert server.unready_reason == ""
+    assert lines == ["process 0 makes no progress: it is stopped; killing it"]
+    assert reasons == [lines[0].removesuffix("; killing it")]
+    assert played.begun[0].killed
 
 
 def test_an_interruption_while_they_start_leaves_none(play, monkeypatch):
