@@ -320,6 +320,11 @@ class TritonServer:
         `list_models` does."""
         return {each.name: each.reason for each in self.list_models() if each.state == UNAVAILABLE}
 
+    @property
+    def loading_models(self) -> frozenset[str]:
+        """Models whose load has begun and not ended yet, as far as the log says."""
+        return self._output.loading_models if self._output else frozenset()
+
     def find_lost_models(self) -> dict[str, str]:
         """Return the models that did not load because a process of theirs was killed or stopped,
         and the reason for each: a later load may succeed. Raises ServerError as `list_models`
@@ -445,7 +450,7 @@ class TritonServer:
             if time.monotonic() > end:
                 raise self._failure("cannot serve, and hangs while stopping")
             if time.monotonic() > deadline:
-                loading = name_some(sorted(map(repr, self._output.loading_models)))
+                loading = name_some(sorted(map(repr, self.loading_models)))
                 which = f" (still loading: {loading})" if loading else ""
                 raise self._failure(f"was not ready after {seconds:g} s{which}")
             if pause(POLL_SECONDS):

@@ -11,15 +11,16 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.progress import LOOK_SECONDS, MIN_LOOKS, PROC, STALL_SECONDS, read_stat
+from popef._tools.progress import LOOK_SECONDS, MIN_LOOKS, STALL_SECONDS
+from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, is_remote
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
-from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch
+from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, find_zombies
 
 RESTART_WINDOW_SECONDS = 600.0
 FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
@@ -102,9 +103,9 @@ class StartWatch:
         self._watch: StubWatch | None = None
         self._stalls = StallWatch()
         self._known: set[Stub] = set()
-        self._dead: dict[Stub, tuple[float, int]] = {}
-        """Stubs that have ended and that Triton does not reap, with the time of the first look and
-        the number of looks."""
+        self._dead: dict[int, tuple[float, int]] = {}
+        """Children that have ended and that Triton does not reap, with the time of the first look
+        and the number of looks."""
         self._looked_at = self._moved_at = clock()
 
     def pause(self, seconds: float) -> bool:
@@ -129,27 +130,36 @@ class StartWatch:
         if not any(stall.stub is None for stall in stalled):
             self._moved_at = self._clock()
         self._state.is_silent = self._clock() > self._moved_at + SILENCE_SECONDS
-        if dead := self._find_dead(lost):
-            self._state.note_stubs(living, dead)
+        if dead := self._find_dead(self._watch.servers):
+            self._state.note_stubs(living, [stub for stub in lost if stub.pid in dead])
+            error = LostServerError(self._describe(dead, lost))
             self._server.kill()
-            raise LostServerError(
-                f"{describe_dead(dead)} (process {dead[0].pid}), while it loaded its model; Triton "
-                "waits for it for ever"
-            )
+            raise error
 
-    def _find_dead(self, lost: Iterable[Stub]) -> list[Stub]:
-        """Return the stubs that died while they loaded. Triton reaps those that end in order."""
+    def _find_dead(self, servers: Collection[int]) -> list[int]:
+        """Return the children that died while they loaded a model; Triton reaps those that end in
+        order. A child may die before it is known as a stub."""
         now, dead = self._clock(), {}
-        for stub in lost:
-            if _is_zombie(stub):
-                since, looks = self._dead.get(stub, (now, 0))
-                dead[stub] = since, looks + 1
+        for pid in find_zombies(servers):
+            since, looks = self._dead.get(pid, (now, 0))
+            dead[pid] = since, looks + 1
         self._dead = dead
         return [
-            stub
-            for stub, (since, looks) in dead.items()
+            pid
+            for pid, (since, looks) in dead.items()
             if looks >= MIN_LOOKS and now >= since + STALL_SECONDS
         ]
+
+    def _describe(self, dead: Collection[int], stubs: Iterable[Stub]) -> str:
+        """Return the error of a server whose children are dead; `stubs` are those known."""
+        known = [stub for stub in stubs if stub.pid in dead]
+        what = describe_dead(known) if known else "dead: a process of tritonserver"
+        pids = ", ".join(map(str, sorted(dead)))
+        models = name_some(sorted(map(repr, self._server.loading_models)))
+        return (
+            f"{what} (process {pids}) while it loaded {models or 'a model'}; tritonserver would "
+            "wait for it for ever"
+        )
 
     def _end(self, stall: Stall) -> None:
         """Kill a process that makes no progress, if that may be healed. Otherwise only report
@@ -164,13 +174,6 @@ class StartWatch:
         else:
             with suppress(ProcessLookupError):
                 os.kill(stub.pid, signal.SIGKILL)
-
-
-def _is_zombie(stub: Stub) -> bool:
-    with suppress(OSError, ValueError):
-        stat = read_stat(stub.pid, PROC)
-        return stat.state == "Z" and stat.started == stub.started
-    return False
 
 
 def start_first(

@@ -166,6 +166,18 @@ class StubWatch:
         return False
 
 
+def find_zombies(parents: Collection[int], proc: Path = PROC) -> list[int]:
+    """Return the children of these processes that have ended and are not reaped yet."""
+    zombies = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError):
+                stat = read_stat(int(entry.name), proc)
+                if stat.state == "Z" and stat.parent in parents:
+                    zombies.append(int(entry.name))
+    return zombies
+
+
 def read_work(pid: int, proc: Path = PROC) -> Work:
     """Return what a process and its children have computed so far."""
     found = []

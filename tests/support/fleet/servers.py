@@ -31,6 +31,8 @@ STOP_SECONDS = 60
 """Time to stop: more than Triton's own exit timeout and what the supervisor adds to it."""
 ASK_SECONDS = 10
 SHARED_MEMORY = Path("/dev/shm")
+LOADER = "simipu.engine_process"
+"""Module in the command line of a process that loads a model first, or computes it."""
 STUB = "triton_python_backend_stub"
 _INSTANCE = 8
 """The place of the instance's name among a stub's arguments."""
@@ -185,7 +187,20 @@ class Server(Program):
         """Return the living stub processes, of all models or of one."""
         instance = re.compile(rf"{re.escape(model)}_\d+_\d+" if model else ".*")
         return [
-            stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])
+            stub
+            for stub in self._find(STUB)
+            # Triton calls it without arguments first, to see whether it runs.
+            if len(stub.command_line) > _INSTANCE
+            and instance.fullmatch(stub.command_line[_INSTANCE])
+        ]
+
+    def find_loaders(self) -> list[int]:
+        """Return the ids of the living processes that load a model first."""
+        found = map(find_process, self.find_processes())
+        return [
+            process.pid
+            for process in found
+            if process and any(LOADER in word for word in process.command_line)
         ]
 
     def kill_stub(self, model: str, number: int = signal.SIGKILL) -> Process:
