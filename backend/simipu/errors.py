@@ -65,15 +65,20 @@ class DeviceLostError(SimIpuError):
     """The device stopped in the middle of a run. The run's rows are lost; the engine is ready to
     run again.
 
-    `by_signal` says that a signal ended or stopped its process, and `from_outside` that the signal
-    was none by which a process ends itself.
+    `how` describes the end of its process. `by_signal` says that a signal ended or stopped the
+    process, and `from_outside` that the signal was none by which a process ends itself.
     """
 
     def __init__(
-        self, message: str = "", *, by_signal: bool = False, from_outside: bool = False
+        self,
+        message: str = "",
+        *,
+        how: str = "",
+        by_signal: bool = False,
+        from_outside: bool = False,
     ) -> None:
         super().__init__(message)
-        self.by_signal, self.from_outside = by_signal, from_outside
+        self.how, self.by_signal, self.from_outside = how, by_signal, from_outside
 
 
 class RunTimeoutError(DeviceLostError):

@@ -211,21 +211,23 @@ class IsolatedGraph:
                 is_last = count == _MAX_LOADS or time.monotonic() + pause >= end
                 if is_last or not error.by_signal:
                     raise self._describe_loss(error, count) from error
-                _log.warning("%s: lost while loading; loading it again: %s", self._label, error)
+                _log.warning(
+                    "%s: the process that loads it %s; loading it again", self._label, error.how
+                )
             time.sleep(pause)
             pause *= 2
         return None
 
     def _describe_loss(self, error: errors.DeviceLostError, count: int) -> errors.LoadError:
         """Return the error of a load whose processes have died."""
-        times = f"{count} times; the last time" if count > 1 else "once"
+        times = f" {count} times; the last one" if count > 1 else "; it"
         if error.from_outside:
             return errors.LoadLostError(
-                f"{self._label}: {LOST_WHILE_LOADING}, {times}: {error}; if memory ran out, add "
+                f"{self._label}: {LOST_WHILE_LOADING}{times} {error.how}; if memory ran out, add "
                 "some or set sim_memory_mib, then load the model again"
             )
         return errors.LoadError(
-            f"{self._label}: the process that loaded it died, {times}: {error}"
+            f"{self._label}: the process that loaded it was lost{times} {error.how}"
         )
 
     def _load(self, seconds: float) -> None:
@@ -266,6 +268,7 @@ class IsolatedGraph:
                 from_outside = -status not in _CRASHES
             raise errors.DeviceLostError(
                 f"{self._label}: the engine's process {how}; a new one takes its place",
+                how=how,
                 by_signal=by_signal,
                 from_outside=from_outside,
             ) from None

@@ -30,6 +30,7 @@ from simipu.errors import CompileTimeoutError as CompileTimeoutError
 from simipu.errors import DeviceLostError as DeviceLostError
 from simipu.errors import ForeignExecutableError as ForeignExecutableError
 from simipu.errors import LoadError as LoadError
+from simipu.errors import LoadLostError as LoadLostError
 from simipu.errors import LoadMemoryError as LoadMemoryError
 from simipu.errors import LoadTimeoutError as LoadTimeoutError
 from simipu.errors import OutOfMemoryError as OutOfMemoryError

@@ -20,6 +20,7 @@ from simipu import (
     GraphOptions,
     LoadError,
     Lowered,
+    LoadLostError,
     RunError,
     RunTimeoutError,
     isolation,
@@ -309,3 +310,64 @@ def test_threads_of_the_reference_are_not_pinned(capfd):
         graph.close()
     np.testing.assert_array_equal(found, [[1, 2, 3]] * 2)
     assert "affinity" not in capfd.readouterr().err
+
+
+LIMITS = GraphOptions(num_threads=1, ready_seconds=60.0)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Return the pids of the children that load, which are signalled as `deaths` says, in turn."""
+    monkeypatch.setattr(isolation, "_RETRY_SECONDS", 0.01)
+    start = isolation.IsolatedGraph._start
+
+    class Pids(list):
+        deaths = ()
+
+    pids = Pids()
+
+    def start_and_signal(graph):
+        start(graph)
+        pids.append(graph.pid)
+        if pids.deaths:
+            os.kill(graph.pid, pids.deaths.pop(0))
+
+    monkeypatch.setattr(isolation.IsolatedGraph, "_start", start_and_signal)
+    return pids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+def test_a_load_whose_process_a_signal_ends_is_tried_again(started, impatient, linear, death):
+    started.deaths = [death, death]
+    isolation.try_in_child(isolation.Trial(partial(int, "1"), 0), LIMITS, "model 'm'")
+    assert len(started) == 3
+    started.deaths = [death]
+    engine = make_isolated(linear)
+    assert engine.run(5) == 3
+    engine.unload()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("death", "error", "words"),
+    [
+        (signal.SIGKILL, LoadLostError, "its process was lost while loading 3 times.*SIGKILL"),
+        (signal.SIGSTOP, LoadLostError, "its process was lost while loading 3 times.*is stopped"),
+        (signal.SIGSEGV, LoadError, "the process that loaded it was lost 3 times.*died .*SIGSEGV"),
+    ],
+)
+def test_a_load_whose_processes_all_die_is_an_error_that_names_it(
+    started, impatient, death, error, words
+):
+    started.deaths = [death] * 3
+    with pytest.raises(error, match=f"^model 'm': {words}") as caught:
+        isolation.try_in_child(isolation.Trial(partial(int, "1"), 0), LIMITS, "model 'm'")
+    assert (type(caught.value) is LoadLostError) == (error is LoadLostError)
+    assert len(started) == 4  # the last one was ended at once: nobody needs it
+
+
+def test_a_load_that_ends_its_process_is_tried_once(started):
+    with pytest.raises(LoadError, match=r"was lost; it died \(exit status 3\)$"):
+        isolation.try_in_child(isolation.Trial(partial(os._exit, 3), 0), LIMITS, "model 'm'")
+    assert len(started) == 2

@@ -156,10 +156,8 @@ class StartWatch:
         what = describe_dead(known) if known else "dead: a process of tritonserver"
         pids = ", ".join(map(str, sorted(dead)))
         models = name_some(sorted(map(repr, self._server.loading_models)))
-        return (
-            f"{what} (process {pids}) while it loaded {models or 'a model'}; tritonserver would "
-            "wait for it for ever"
-        )
+        loading = f" (still loading: {models})" if models else ""
+        return f"{what} (process {pids}) in a load, whose end tritonserver waits for{loading}"
 
     def _end(self, stall: Stall) -> None:
         """Kill a process that makes no progress, if that may be healed. Otherwise only report
