@@ -26,7 +26,7 @@ which get the minimum."""
 _SHARE = 1 / 3
 """Part of the time left that the first load of unknown files may take. A load that succeeds in it
 is done once more, in the server's process."""
-_MIN_SHARE = 0.01
+_MIN_SHARE = 1 / 150
 """Minimum time limit of a load, as a part of the start's limit."""
 
 
