@@ -22,7 +22,7 @@ SOUND, SLOW = Model("sound"), Model("slow")
 DELAY = 'parameters { key: "creation_delay_sec" value { string_value: "4" } }\n'
 QUICK_EXIT = "--exit-timeout-secs=3"
 HEALING = ("--on-dead-stub", "reload", "--restart", "3")
-START_SECONDS = 24
+START_SECONDS = 60
 """Time limit of the starts with endless models: their loads take less, whatever the number."""
 
 
@@ -170,7 +170,7 @@ def write_endless(repository, count):
 @pytest.mark.timeout(400)
 def test_endless_models_do_not_hold_up_the_others_and_are_named(start, repository):
     """Triton loads them one after the other: they are more than its threads."""
-    names = write_endless(repository, 3)
+    names = write_endless(repository, 2)
     triton = ["--model-load-thread-count=1"]
     with start("--start-seconds", str(START_SECONDS), triton=triton) as server:
         server.wait_until_ready()

@@ -8,7 +8,10 @@ import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
+from types import SimpleNamespace
 
+import hostile_graphs
+import hostile_loads
 import numpy as np
 import pytest
 from fault_clients import children, find_process, has_ended, kill
@@ -21,6 +24,7 @@ from waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.slow  # each starts the command
 
 ROW = {"x": np.ones((1, 4), np.float32)}
+LATER = 'parameters { key: "creation_delay_sec" value: { string_value: "3" } }'
 SLOW = 'parameters { key: "execute_delay_ms" value: { string_value: "500" } }'
 NEVER = 'parameters { key: "creation_delay_sec" value: { string_value: "3600" } }'
 STOPS = [signal.SIGTERM, signal.SIGINT]
@@ -153,6 +157,44 @@ def test_where_the_first_process_is_killed_the_others_end(repository, log, is_lo
             os.kill(server.pid, signal.SIGKILL)
     assert others
     wait_until_ended(others)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda it: it.name)
+def test_a_process_that_is_killed_or_stopped_while_it_loads_is_begun_again(repository, number):
+    (repository / "linear" / "config.pbtxt").write_text(LATER)
+    port = free_port()
+    ports = ("--port", free_port(), "--rest_api_port", 0, "--health-port", port)
+    process = begin(repository, *ports)
+    health = SimpleNamespace(metrics_url=f"http://127.0.0.1:{port}/metrics")
+    try:
+        wait_until(lambda: find_workers(process.pid), "a process that loads")
+        (worker,) = find_workers(process.pid)
+        os.kill(worker.pid, number)
+        wait_until(lambda: has_ended(worker), "its end")
+        wait_until(lambda: read_health(health, "/ready")[0] == 200, "a server that is ready")
+        process.terminate()
+        errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    how = "ended by itself, status -9"
+    if number == signal.SIGSTOP:
+        how = "makes no progress: it is stopped; killing it"
+    assert f"process 0 {how}" in errors
+
+
+@pytest.mark.timeout(200)
+def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, log, monkeypatch):
+    graph = hostile_graphs.endless_inference()
+    monkeypatch.setitem(hostile_loads.GRAPHS, "endless", lambda: graph)
+    for name in ("an_endless", "the_last_endless"):
+        hostile_loads.write_graph(repository / name, "endless", 0)
+    with TfServing(repository, "--start-seconds", "30", log=log) as server:
+        check_answer(server)
+    for name in ("an_endless", "the_last_endless"):
+        line = f"model '{name}' version 1 is not served: model '{name}': it was not ready within "
+        assert line in log.read_text()
+    assert "the limit is a third of the time left of 30 s" in log.read_text()
 
 
 def free_port():
