@@ -231,9 +231,7 @@ class IsolatedGraph:
         )
 
     def _load(self, seconds: float) -> None:
-        limit_seconds = seconds + min(
-            _GRACE_SHARE * self._options.ready_seconds, _GRACE_SECONDS
-        )
+        limit_seconds = seconds + min(_GRACE_SHARE * self._options.ready_seconds, _GRACE_SECONDS)
         self.kernels = self._ask(("load", *self._source), limit_seconds, decode_loaded)
         self._loaded = True
 

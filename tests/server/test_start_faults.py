@@ -51,7 +51,9 @@ def start(repository, tmp_path):
     @contextmanager
     def begin(*options, triton=()):
         name = f"server{next(numbers)}"
-        with Server(name, repository, tmp_path, options, [*EXPLICIT, QUICK_EXIT, *triton]) as server:
+        with Server(
+            name, repository, tmp_path, options, [*EXPLICIT, QUICK_EXIT, *triton]
+        ) as server:
             yield server
 
     return begin

@@ -88,8 +88,6 @@ def test_of_a_file_the_time_that_it_took_is_known(make_state, tried, monkeypatch
     assert len(tried) == 2
 
 
-
-
 def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):
     def fail(trial, options, label):
         raise LoadError("that was too much")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from triton_poplar.server_start import START_SECONDS
+
 from popef._tools.arguments import Parser, whole_number
 from popef._tools.console import UsageError
 from popef._tools.zero_requests import make_curl
@@ -18,7 +20,7 @@ from poplar_triton.serving.endpoint import HOST, READY, UNAVAILABLE
 from poplar_triton.serving.health import HealthServer, Reporter
 from poplar_triton.serving.log import Log, LogFormat
 from poplar_triton.serving.options import find_all, find_option, is_on
-from poplar_triton.serving.server import START_SECONDS, Interrupt, TritonServer
+from poplar_triton.serving.server import Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.starting import RESTART_WINDOW_SECONDS
 from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor

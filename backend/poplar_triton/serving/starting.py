@@ -1,8 +1,8 @@
-"""Starts of a supervised tritonserver: how often it may be started, and what happens to its processes
-until it is ready.
+"""Starts of a supervised tritonserver: how often it may be started, and what happens to its
+processes until it is ready.
 
-While it loads models, Triton (2.51) waits for the answer of each stub without a limit, also for that
-of a stub that has died. Only another start helps then.
+While it loads models, Triton (2.51) waits for the answer of each stub without a limit, also if the
+stub has died. Only another start helps then.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Restarts:
 
 
 class StartWatch:
-    """Watches the processes of a server that is not ready yet, with the rules that hold for one that
-    serves. `pause` is for `TritonServer.start`."""
+    """Watches the processes of a server that is not ready yet, with the rules that hold for one
+    that serves. `pause` is for `TritonServer.start`."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class StartWatch:
         self._looked_at = self._moved_at = clock()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, and look at the processes. Raises LostServerError for a server that waits for a dead
-        stub for ever, and has been killed."""
+        """Wait, and look at the processes. Raises LostServerError for a server that waited for a
+        dead stub for ever and was killed."""
         if self._clock() >= self._looked_at + LOOK_SECONDS:
             self._looked_at = self._clock()
             self._look()

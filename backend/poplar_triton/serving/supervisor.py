@@ -122,9 +122,9 @@ class Supervisor:
         start_first(self._server, self._state, self._restarts, watch, self._tell, wait)
 
     def run(self) -> bool:
-        """Supervise the server, which is ready. Return True when asked to stop, and False if the server has ended,
-        or had to be ended, and may not be restarted. The caller, who has started the server, also
-        stops it."""
+        """Supervise the server, which is ready. Return True when asked to stop, and False if the
+        server has ended, or had to be ended, and may not be restarted. The caller, who entered the
+        server, also stops it."""
         store = find_store(self._server.model_repository)
         endpoint, seconds = self._server.endpoint, self._server.start_seconds
         self._healer = Healer(endpoint, self._state, self._tell, self._clock, seconds, store)

@@ -1,7 +1,7 @@
 """Long test with faults: mixed models on two servers under load.
 
-The servers lose processes, have processes that stop, get more requests than they can compute, and
-get new versions. The result is what was lost meanwhile, and the servers' resources at the end. The
+The servers lose processes, have processes that stop, also while they start, get more requests than
+they can compute, and get new versions. The result is what was lost meanwhile, and the servers' resources at the end. The
 first server gets new versions, loses engines and is overloaded, and keeps its Triton throughout.
 The second one loses stubs, which it heals by reloads, and its Triton, which its supervisor starts
 again.
@@ -10,10 +10,11 @@ again.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
@@ -39,6 +40,15 @@ NEW_VERSION = 2
 MIN_ROUNDS = 3
 DEATHS, RESTARTS = "poplar_supervisor_stub_deaths_total", "poplar_supervisor_restarts_total"
 STALLS = "poplar_supervisor_stalls_total"
+START_FAULTS = (
+    ("stub", signal.SIGKILL),
+    ("tritonserver", signal.SIGKILL),
+    ("first load", signal.SIGKILL),
+    ("stub", signal.SIGSTOP),
+    ("tritonserver", signal.SIGSTOP),
+    ("first load", signal.SIGSTOP),
+)
+"""Processes of a server that starts, and the signals that they get: two in each round."""
 FLOOD_PER_SECOND, FLOOD_SECONDS = 240.0, 6.0
 """Three times the load that SLOW can compute."""
 
@@ -144,6 +154,7 @@ class _Trouble:
         self.repository = LocalRepository(folder / "models")
         fill(self.repository, (*MIXED, SLOW))
         self._versions = folder / "versions"
+        self._caches = folder / "caches"
         self.servers = [self._make_server(number, folder) for number in (1, 2)]
         running.enter_context(start_all(self.servers))
         self.proxies: list[Proxy] = [
@@ -166,6 +177,7 @@ class _Trouble:
             folder,
             options,
             (*EXPLICIT, QUICK_STOP),
+            {"XDG_CACHE_HOME": str(self._caches / str(number))},
         )
 
     def wait(self) -> None:
@@ -223,6 +235,23 @@ class _Trouble:
         wait_until(
             lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again"
         )
+        self.wait()
+
+    def hit_start(self, what: str, number: int) -> None:
+        """Kill the second server's Triton; then kill or stop a process of the next one while it
+        loads models that it does not know."""
+        server = self.servers[1]
+        shutil.rmtree(self._caches / "2" / "poplar-triton" / "loads", ignore_errors=True)
+        before = server.read_metric(RESTARTS)
+        server.kill_triton()
+        wait_until(
+            lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again"
+        )
+        find = server.find_loaders if what == "first load" else _find_stubs(server)
+        wait_until(find, f"{what} of a server that starts")
+        pids = [server.find_triton().pid] if what == "tritonserver" else find()
+        with suppress(ProcessLookupError):
+            os.kill(max(pids), number)
         self.wait()
 
     def update(self, model: Model) -> None:
@@ -290,6 +319,8 @@ def _list_events(
     def flood_slow_model() -> None:
         soak.floods.append(trouble.flood(SLOW))
 
+    first = 2 * len(soak.updated)
+    faults = [START_FAULTS[(first + place) % len(START_FAULTS)] for place in range(2)]
     isolated = model if model.is_isolated else next(each for each in MIXED if each.is_isolated)
     return [
         (f"update of {model.name}", partial(trouble.update, model), None),
@@ -305,7 +336,15 @@ def _list_events(
         ("tritonserver", trouble.kill_triton, None)
         if len(soak.updated) % 2
         else ("stalled tritonserver", trouble.stall_triton, None),
+        *(
+            (f"{number.name} of {what} at a start", partial(trouble.hit_start, what, number), None)
+            for what, number in faults
+        ),
     ]
+
+
+def _find_stubs(server: Server) -> Callable[[], list[int]]:
+    return lambda: [stub.pid for stub in server.find_stubs()]
 
 
 def _stop(server: Server) -> list[str]:
