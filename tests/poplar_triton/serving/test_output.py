@@ -9,7 +9,7 @@ import io
 from pathlib import Path
 
 import pytest
-from poplar_triton.errors import ServerError
+from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving import log, server
 from poplar_triton.serving.server import TritonServer
 
@@ -107,3 +107,23 @@ def test_after_a_wrong_call_the_reason_is_shown_but_not_the_screens_of_options(s
         "/x/tritonserver: unrecognized option --no",
         "Bad option: --a.",
     ]
+
+
+def test_a_start_that_takes_too_long_names_the_models_that_still_load(
+    repository, write_program, tmp_path
+):
+    place = "I1128 08:54:17.511657 1 model_lifecycle.cc:472]"
+    failed = "E1128 08:54:19.1 1 model_lifecycle.cc:642]"
+    lines = [
+        *(f'{place} "loading: {name}:1"' for name in ("endless", "sound", "bad", "other:1")),
+        f"""{place} "successfully loaded 'sound'\"""",
+        f"""{failed} "failed to load 'bad' version 1: Internal: no file\"""",
+    ]
+    (tmp_path / "lines").write_text("\n".join(lines) + "\n")
+    write_program(f"#!/bin/sh\ncat {tmp_path / 'lines'}\nexec sleep 60\n")
+    words = r"was not ready after 1 s \(still loading: 'endless', 'other:1'\): "
+    with (
+        pytest.raises(LostServerError, match=words),
+        TritonServer(repository, log=tmp_path / "log", start_seconds=1),
+    ):
+        pass

@@ -106,6 +106,7 @@ class Watch:
     """Fake watch for stalls in the current play."""
 
     current: Server
+    is_paused = False
 
     def scan(self, servers, stubs):
         """Return the stalls of the server's processes and of the living stubs."""
@@ -116,7 +117,7 @@ class Watch:
 
     def is_any_paused(self, servers):
         """Return whether a server's process is stopped."""
-        return any(stall.stub is None for stall in self.current.stalled)
+        return self.is_paused or any(stall.stub is None for stall in self.current.stalled)
 
 
 class Play:
@@ -586,3 +587,58 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
         "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; killing it"
     )
     assert line in it.lines
+
+
+LOST = "model 'm': its process was lost while loading 3 times"
+
+
+def test_a_model_that_was_lost_while_loading_is_named_until_it_is_served(play):
+    it = play()
+    it.server.served, it.server.living = [], []
+    it.server.lost_models = {"m": LOST}
+
+    def load():
+        it.pass_time()
+        it.server.served = ["m"]
+
+    reasons = []
+    looks = [lambda: reasons.append(it.state.unready_reason), load, it.pass_time]
+    assert it.run(lambda: None, *looks, lambda: None)
+    assert reasons == [f"not loaded: 'm' ({LOST})"]
+    assert it.lines == [f"model 'm' is not loaded: {LOST}", "model 'm' is loaded"]
+    assert it.server.loads == []
+    assert it.seen == [("", "")]
+
+
+def test_a_lost_model_is_loaded_where_that_was_asked_for_and_never_ends_the_server(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    it.server.served, it.server.living = [], []
+    it.server.lost_models = {"m": LOST}
+    looks = [lambda: it.pass_time(61), wait_for_reload] * 10
+    assert it.run(lambda: None, *looks, lambda: None)
+    assert len(it.server.loads) >= 10
+    ((reason, hopeless),) = it.seen
+    assert reason.startswith("not loaded: 'm'")
+    assert hopeless == ""
+
+
+def test_with_exit_a_lost_model_costs_the_restarts_that_are_left(play):
+    it = play(on_dead_stub=OnDeadStub.EXIT, restarts=1)
+    it.server.served, it.server.living = [], []
+    it.server.lost_models = {"m": LOST}
+    assert it.run(*[lambda: None] * 5)
+    assert it.server.starts == 1
+    assert "stopping tritonserver for its models that are not loaded" in it.lines
+    ((reason, _),) = it.seen
+    assert reason.startswith("not loaded: 'm'")
+
+
+def test_a_server_that_is_paused_is_not_asked(play, monkeypatch):
+    """Questions to it would not be answered, and delay the looks that find a stall."""
+    asked = []
+    for is_paused in (True, False):
+        monkeypatch.setattr(Watch, "is_paused", is_paused)
+        it = play()
+        it.server.is_ready = lambda _: not asked.append(is_paused)
+        assert it.run(*[it.pass_time] * 3)
+    assert set(asked) == {False}
