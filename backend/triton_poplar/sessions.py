@@ -92,7 +92,9 @@ def load_session(state: ModelState) -> Session:
 def make_graph_options(state: ModelState) -> GraphOptions:
     """Return the options that the model's parameters set for computing its graphs, with their
     limits."""
-    parameters = state.parameters
+    parameters, start = state.parameters, state.backend.start
+    # The child process of sim_isolation is the first that loads the files.
+    limit = start.limit_first if parameters.sim_isolation == "process" else start.limit
     return GraphOptions(
         num_threads=state.num_threads,
         prepack=parameters.sim_prepack,
@@ -102,7 +104,7 @@ def make_graph_options(state: ModelState) -> GraphOptions:
         libraries=tuple(
             OperatorLibrary.parse(each) for each in parameters.sim_custom_ops.split(",") if each
         ),
-        ready_seconds=state.backend.start.limit(parameters.sim_load_sec),
+        ready_seconds=limit(parameters.sim_load_sec),
         memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         caches=parameters.sim_graph_cache,
         accelerators=state.accelerators,

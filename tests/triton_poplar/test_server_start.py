@@ -4,10 +4,17 @@ import os
 import socket
 import time
 
+import hostile_graphs
 import pytest
-from triton_poplar import server_start
+from onnx import helper
+from sample_models import write_executable
+from simipu import LoadTimeoutError
+from triton_poplar import server_start, sessions
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendOptions, Parameters
 from triton_poplar.server_start import ServerStart
+from triton_poplar.sessions import load_session, make_graph_options
 
 LIMIT = 300.0
 
@@ -18,6 +25,22 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(server_start.time, "monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def make_state(tmp_path, monkeypatch):
+    """Return a function that makes the state of a model that no cache knows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    folder = tmp_path / "model" / "1"
+    folder.mkdir(parents=True)
+    graph = hostile_graphs.make_model([helper.make_node("Relu", ["x"], ["y"])])
+    write_executable(folder / "executable.popef", hostile_graphs.make_executable(graph))
+
+    def make(**parameters):
+        entries = {name: {"string_value": value} for name, value in parameters.items()}
+        return ModelState({"name": "model", "parameters": entries}, folder)
+
+    return make
 
 
 def test_by_default_a_load_takes_a_third_of_a_start_at_most():
@@ -76,3 +99,26 @@ def test_a_server_has_started_once_it_listens():
 
 def test_a_server_that_is_not_shown_sets_no_limit():
     assert ServerStart.of_process(2**30, 300).limit_first(90) == 90
+
+
+def test_models_get_the_limits_of_the_start(clock, tmp_path, make_state):
+    known, isolated = make_state(), make_state(sim_isolation="process")
+    for state in (known, isolated):
+        state.backend.start = ServerStart(clock[0], 90)
+    assert make_graph_options(known).ready_seconds == pytest.approx(81)
+    assert make_graph_options(isolated).ready_seconds == pytest.approx(27)
+
+
+def test_a_first_load_that_the_start_cuts_short_says_so(make_state, monkeypatch):
+    def run_out_of_time(trial, options, label):
+        raise LoadTimeoutError(f"{label}: it was not ready within {options.ready_seconds:g} s")
+
+    monkeypatch.setattr(sessions, "try_in_child", run_out_of_time)
+    state = make_state()
+    state.backend.start = ServerStart(time.monotonic(), 100)
+    words = r"^model 'model': it was not ready within 2\d s; while the server starts, .* of 100 s: "
+    with pytest.raises(ModelConfigError, match=words):
+        sessions.load_first(state, make_graph_options(state), load_session)
+    state.backend.start = ServerStart()
+    with pytest.raises(ModelConfigError, match=r"^model 'model': it was not ready within 90 s$"):
+        sessions.load_first(state, make_graph_options(state), load_session)

@@ -639,6 +639,6 @@ def test_a_server_that_is_paused_is_not_asked(play, monkeypatch):
     for is_paused in (True, False):
         monkeypatch.setattr(Watch, "is_paused", is_paused)
         it = play()
-        it.server.is_ready = lambda _: not asked.append(is_paused)
+        it.server.is_ready = lambda _: not asked.append(Watch.is_paused)
         assert it.run(*[it.pass_time] * 3)
     assert set(asked) == {False}
