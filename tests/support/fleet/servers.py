@@ -99,7 +99,7 @@ class Server(Program):
         """Return its segments in /dev/shm, of this start and of earlier ones."""
         return [path for pid in self._supervisors for path in SHARED_MEMORY.glob(f"poplar_{pid}_*")]
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
         """Wait until /ready is 200; raises AssertionError if the server ends, or does not get
         ready."""
 
@@ -107,9 +107,7 @@ class Server(Program):
             assert self.poll() is None, f"{self.name} ended, status {self.poll()}; see {self.log}"
             return self.is_ready()
 
-        wait_until(
-            settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", START_SECONDS
-        )
+        wait_until(settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", seconds)
 
     def is_ready(self) -> bool:
         """Return whether /ready is 200."""

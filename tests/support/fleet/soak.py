@@ -29,7 +29,7 @@ from fleet.floods import flood
 from fleet.models import MIXED, SLOW, Model, write_version
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import STOP_SECONDS, Server, start_all
+from fleet.servers import START_SECONDS, STOP_SECONDS, Server, start_all
 from fleet.tools import Tools
 
 PER_SECOND = 2.0
@@ -239,9 +239,10 @@ class _Trouble:
 
     def hit_start(self, what: str, number: int) -> None:
         """Kill the second server's Triton; then kill or stop a process of the next one while it
-        loads models that it does not know."""
+        loads models."""
         server = self.servers[1]
-        shutil.rmtree(self._caches / "2" / "poplar-triton" / "loads", ignore_errors=True)
+        if what == "first load":  # else every model is known, and loaded without a child
+            shutil.rmtree(self._caches / "2" / "poplar-triton" / "loads", ignore_errors=True)
         before = server.read_metric(RESTARTS)
         server.kill_triton()
         wait_until(
@@ -252,6 +253,7 @@ class _Trouble:
         pids = [server.find_triton().pid] if what == "tritonserver" else find()
         with suppress(ProcessLookupError):
             os.kill(max(pids), number)
+        server.wait_until_ready(3 * START_SECONDS)
         self.wait()
 
     def update(self, model: Model) -> None:
