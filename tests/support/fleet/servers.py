@@ -177,9 +177,9 @@ class Server(Program):
         return sorted(entry["version"] for entry in index if entry.get("state") == "READY")
 
     def find_triton(self) -> Process:
-        """Return the living tritonserver process."""
-        (found,) = self._find("tritonserver")
-        return found
+        """Return the living tritonserver process. Its children have its command line until they
+        become stubs."""
+        return min(self._find("tritonserver"), key=lambda process: process.started)
 
     def find_stubs(self, model: str = "") -> list[Process]:
         """Return the living stub processes, of all models or of one."""

@@ -249,10 +249,11 @@ class _Trouble:
             lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again"
         )
         find = server.find_loaders if what == "first load" else _find_stubs(server)
-        wait_until(find, f"{what} of a server that starts")
-        pids = [server.find_triton().pid] if what == "tritonserver" else find()
+        pids: list[int] = []
+        wait_until(lambda: pids.extend(find()) or pids, f"{what} of a server that starts")
+        pid = server.find_triton().pid if what == "tritonserver" else max(pids)
         with suppress(ProcessLookupError):
-            os.kill(max(pids), number)
+            os.kill(pid, number)
         server.wait_until_ready(3 * START_SECONDS)
         self.wait()
 
