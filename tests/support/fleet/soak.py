@@ -250,7 +250,12 @@ class _Trouble:
         )
         find = server.find_loaders if what == "first load" else _find_stubs(server)
         pids: list[int] = []
-        wait_until(lambda: pids.extend(find()) or pids, f"{what} of a server that starts")
+
+        def look() -> bool:
+            pids[:] = find()
+            return bool(pids)
+
+        wait_until(look, f"{what} of a server that starts")
         pid = server.find_triton().pid if what == "tritonserver" else max(pids)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
