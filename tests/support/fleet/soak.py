@@ -34,8 +34,7 @@ from fleet.tools import Tools
 
 PER_SECOND = 2.0
 PAUSE_SECONDS = 2
-"""Pause after each event, once the servers have recovered. In it the stubs of an unloaded version end;
-the next event kills the youngest stub."""
+"""Pause after each event, once the servers have recovered."""
 NEW_VERSION = 2
 MIN_ROUNDS = 3
 DEATHS, RESTARTS = "poplar_supervisor_stub_deaths_total", "poplar_supervisor_restarts_total"
@@ -272,6 +271,12 @@ class _Trouble:
         time.sleep(PAUSE_SECONDS)
         self.repository.remove_version(model.name, NEW_VERSION)
         self._load(model, ["1"])
+        wait_until(
+            lambda: all(
+                len(server.find_stubs(model.name)) == model.instances for server in self.servers
+            ),
+            f"the stubs of the unloaded version of {model.name} have ended",
+        )
 
     def _load(self, model: Model, versions: list[str]) -> None:
         for server in self.servers:
