@@ -101,14 +101,6 @@ def forget_values(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
 
 
-def forget_shapes(graph: onnx.GraphProto) -> None:
-    """Remove the declared types and shapes of a graph's tensors between its inputs and outputs, and
-    the shapes of its outputs."""
-    forget_values(graph)
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-
-
 def replace_inputs(graph: onnx.GraphProto, inputs: Iterable[onnx.ValueInfoProto]) -> None:
     """Set the inputs of the graph; they may include its present ones."""
     _replace(graph.input, inputs)

@@ -184,7 +184,7 @@ def _make_executable(exported: Exported, with_facts: bool, with_weights: bool) -
         blobs,
         given.findings,
     )
-    made.loaded_with = given.loaded_with
+    made.loads = given.loads
     return made
 
 

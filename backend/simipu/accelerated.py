@@ -7,6 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
 from popef._tools.arrays import Array
 from simipu.accelerators import (
     ACCELERATORS,
@@ -24,7 +27,10 @@ from simipu.computed import (
     Provider,
     inline_weights,
 )
-from simipu.errors import AcceleratorError, RunError
+from simipu.errors import AcceleratorError, LoadError, RunError
+
+_ROWS = 2
+"""Number of rows of the run that confirms a graph for any number of them."""
 
 _log = logging.getLogger("simipu")
 
@@ -65,8 +71,38 @@ def _open_openvino(lowered: Lowered, options: GraphOptions, title: str) -> Compu
         from simipu.openvino_graph import OpenVinoGraph
     except ImportError as error:
         raise _not_installed("openvino", str(error)) from error
+    if not lowered.compiled:
+        _confirm_by_running(lowered, options, title)
     OpenVinoUse.is_started = True
     return OpenVinoGraph(lowered, options, title)
+
+
+def _confirm_by_running(lowered: Lowered, options: GraphOptions, title: str) -> None:
+    """Compute a graph once in ONNX Runtime, on zeros. Raises AcceleratorError if that fails.
+
+    ONNX Runtime checks the sizes of all operands and the values of all constants. OpenVINO checks
+    few of them, and reads or writes beyond an operand that is too small. No later run has others:
+    only the number of rows varies, of which they are proven not to depend (`admission`).
+    """
+    # Imported here: a process that imports compiled graphs does not need it.
+    import onnx
+    from onnx import helper
+
+    model = onnx.load_model_from_string(lowered.model)
+    feeds = dict[str, Array]()
+    for info in model.graph.input:
+        tensor = info.type.tensor_type
+        shape = [_ROWS if dim.dim_param else dim.dim_value for dim in tensor.shape.dim]
+        feeds[info.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    plain = replace(options, accelerators=(), prepack=False, optimise=False)
+    try:
+        graph = OrtGraph(lowered.model, lowered.weights, plain, fold=False)
+        graph.run([*lowered.outputs], feeds)
+    except (*ORT_ERRORS, ort_errors.NotImplemented, RunError, LoadError) as error:
+        raise AcceleratorError(
+            f"{title}: the graph does not run on zeros in ONNX Runtime, which checks what OpenVINO "
+            f"does not: {error}"
+        ) from error
 
 
 def _not_installed(name: str, reason: str) -> AcceleratorError:

@@ -12,8 +12,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import (
-    attribute,
-    forget_shapes,
     infer_shapes,
     iter_bodies,
     iter_graphs,
@@ -32,7 +30,9 @@ from simipu.libraries import is_library_domain
 from simipu.numerics import QUARTERS, KernelUse, Numerics
 from simipu.numerics.indices import find_unguarded
 from simipu.operators import operator_of
-from simipu.program_graphs import lower_program, read_graph
+from simipu.program_graphs import lower_program, read_graph, read_static
+from simipu.rows import take_rows
+from simipu.streams import Direction
 
 _EXACT = (
     "half and fp8 are rounded as on the chip, which only the CPU kernels do; use sim_numerics "
@@ -66,7 +66,12 @@ def lower_accelerated(
     if fault:
         raise AcceleratorError(f"{title}: {fault}")
     if on_cpu and not is_confined:
-        _check_memory(program, model, options, title)
+        _check_memory(program, options, title)
+    if on_cpu and (dependence := _find_dependence(program, weights)):
+        raise AcceleratorError(
+            f"{title}: its rows are not proven to be independent, as the file says: {dependence}; "
+            "compile it with poprt again, or remove the accelerator"
+        )
     lowered = lower_program(program, weights, options, numerics, KernelUse.NONE)
     return _admit_to_openvino(lowered, program, title) if on_cpu else lowered
 
@@ -141,16 +146,10 @@ _SLICE_AXES = 3
 _NARROW = frozenset((TensorProto.FLOAT16, *QUARTERS))
 
 
-def _check_memory(
-    program: Program, model: onnx.ModelProto, options: GraphOptions, title: str
-) -> None:
+def _check_memory(program: Program, options: GraphOptions, title: str) -> None:
     """Raise LoadMemoryError unless all tensors of a run together are within the limit: OpenVINO has
     no limit of its own. The author's word for their shapes does not count."""
-    sized = onnx.ModelProto()
-    sized.CopyFrom(model)
-    forget_shapes(sized.graph)
-    _set_shapes(sized.graph.input, program)
-    num_bytes = bound_bytes(infer_shapes(sized))
+    num_bytes = bound_bytes(infer_shapes(read_static(program)))
     if num_bytes is None:
         reason = "a tensor has a size that only the run determines"
     elif num_bytes > options.memory_bytes:
@@ -165,11 +164,10 @@ def _check_memory(
 
 
 def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowered:
-    """Return the graph with the names of its outputs and the shapes of the streams as those of its
-    inputs: OpenVINO checks sizes that are known when it compiles the graph, and hardly any others.
-    Only the number of rows stays open. Raises AcceleratorError for one that declares
-    doubles, which OpenVINO computes in float, one with a constant of more than 32 bits, and one
-    whose constants OpenVINO would take too long to compute."""
+    """Return the graph with the names of its outputs, and with the shapes of the streams as those
+    of its inputs, so that only the number of rows may vary. Raises AcceleratorError for one that
+    declares doubles, which OpenVINO computes in float, one with a constant of more than 32 bits,
+    and one whose constants OpenVINO would take too long to compute."""
     if not lowered.fold:
         raise AcceleratorError(
             f"{title}: constants of the graph take longer to compute than loading may take; remove "
@@ -179,11 +177,6 @@ def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowere
     if wide := _find_wide(model, lowered.weights):
         raise AcceleratorError(
             f"{title} computes whole numbers in 32 bits, and {wide}; remove the accelerator"
-        )
-    if cut := _find_cut(model):
-        raise AcceleratorError(
-            f"{title} does not check the pads of {cut}, which must not be negative in its mode; "
-            "remove the accelerator"
         )
     kind = TensorProto.DOUBLE
     doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
@@ -199,9 +192,26 @@ def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowere
         raise AcceleratorError(
             f"{title} computes doubles in float ({doubles[0]!r} is double); remove the accelerator"
         )
-    _set_shapes(model.graph.input, program, is_open=program.row_independent)
+    _set_shapes(model.graph.input, program, is_open=_has_open_rows(program))
     outputs = [value.name for value in model.graph.output]
     return replace(lowered, model=model.SerializeToString(), outputs=outputs)
+
+
+def _has_open_rows(program: Program) -> bool:
+    """Return whether runs of a program have different numbers of rows."""
+    return program.row_independent and program.batch_size > 1
+
+
+def _find_dependence(program: Program, weights: Weights) -> str:
+    """Return why rows depend on each other, though the file says that they do not, or "". Sizes of
+    tensors that depend on the number of rows in any other way could differ from run to run, which
+    OpenVINO does not check."""
+    if not _has_open_rows(program):
+        return ""
+    model = read_static(program)
+    _set_shapes(model.graph.output, program)
+    axes = (s.batch_axis for s in program.streams if s.direction is Direction.HOST_TO_DEVICE)
+    return take_rows(model, program.streams, next(axes), weights)[2]
 
 
 def _set_shapes(
@@ -213,7 +223,7 @@ def _set_shapes(
     for info in infos:
         if stream := streams.get(info.name):
             shape: list[int | str] = [*stream.shape]
-            if is_open and program.batch_size:
+            if is_open:
                 shape[stream.batch_axis] = "rows"
             set_shape(info, shape)
 
@@ -236,31 +246,6 @@ def _find_wide(model: onnx.ModelProto, weights: Weights) -> str:
             for name in wide.intersection(others):
                 return f"the constant {name!r} of {_title(node)} has more"
     return ""
-
-
-def _find_cut(model: onnx.ModelProto) -> str:
-    """Return the first Pad that repeats elements and may cut some, or "". If none is left, OpenVINO
-    repeats what is in memory there."""
-    for graph in iter_graphs(model.graph):
-        known = {tensor.name: tensor for tensor in graph.initializer}
-        known.update((node.output[0], attribute(node, "value")) for node in _find_constants(graph))
-        for node in graph.node:
-            if node.op_type == "Pad" and attribute(node, "mode", b"constant") != b"constant":
-                pads = attribute(node, "pads") or _read_values(known.get(node.input[1]))
-                if not pads or min(pads) < 0:
-                    return _title(node)
-    return ""
-
-
-def _find_constants(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    return [node for node in graph.node if node.op_type == "Constant"]
-
-
-def _read_values(tensor: onnx.TensorProto | None) -> list[int]:
-    """Return the values of a constant, or none if they are not in the graph."""
-    if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
-        return []
-    return [int(value) for value in numpy_helper.to_array(tensor).ravel()]
 
 
 def _is_wide(tensor: onnx.TensorProto) -> bool:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_inputs, forget_values, set_shape
+from onnxgraph import set_shape
 
 from popef._tools.arrays import Array
 from simipu.errors import LoadError
 from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable
-from simipu.program_graphs import read_graph
+from simipu.program_graphs import read_static
 from simipu.rows import take_rows
 from simipu.streams import Direction
 
@@ -112,27 +112,3 @@ def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
         )
         stub.external_data.add(key="location", value="device")
         graph.initializer.append(stub)
-
-
-def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelProto:
-    """Return the graph of a program with the shapes of its streams, and with `batch_size` as its
-    batch if given.
-
-    Raises LoadError for a graph whose inputs do not fit its streams.
-    """
-    model = read_graph(program)
-    streams = {stream.tensor: stream for stream in program.streams}
-    for value in find_inputs(model.graph):
-        stream = streams[value.name]
-        shape, axis = stream.shape, stream.batch_axis
-        found = len(value.type.tensor_type.shape.dim)
-        if found not in (0, len(shape)):
-            raise LoadError(
-                f"input {value.name!r} has {found} dimensions, expected those of its stream of "
-                f"shape {tuple(shape)}; compile it with poprt again"
-            )
-        set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    forget_values(model.graph)
-    return model

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import onnxruntime
@@ -27,6 +27,8 @@ from simipu.version import find_onnx_version, package_hash
 
 MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""
+MIN_SECONDS = 1.0
+"""Minimum time limit that is remembered of a file: a shorter load is as fast on no busy machine."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
 _VERSIONS = f"2 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
@@ -64,6 +66,12 @@ class FileLoad:
     def limits(self) -> LoadLimits:
         """Limits of the load."""
         return LoadLimits(self.options.ready_seconds, self.options.memory_bytes)
+
+    def within(self, seconds: float) -> FileLoad:
+        """Return the load with the time that it took as its limit: it needs no child process within
+        any limit above."""
+        limit = min(self.options.ready_seconds, max(seconds, MIN_SECONDS))
+        return FileLoad(self.executable, replace(self.options, ready_seconds=limit))
 
     def describe(self) -> str:
         """Return all that the load depends on besides the files and its limits."""

@@ -32,9 +32,6 @@ _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 this convention."""
 _MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
 _MAX_REASON = 500
-_ROWS = 5, 7
-"""Numbers of rows for which the sizes of all tensors are checked. Two, because a graph may require
-one of them of a weight."""
 _INT32 = np.iinfo(np.int32)
 _WIDE_TYPES = (openvino.Type.i64, openvino.Type.u64, openvino.Type.u32)
 Settings = Mapping[str, object]
@@ -160,52 +157,9 @@ def _compile(lowered: Lowered, settings: Settings, title: str) -> openvino.Compi
     _give_addresses(model, lowered)
     try:
         read = _find_core().read_model(model.SerializeToString())
-        _check_shapes(read, title)
         return _find_core().compile_model(read, "CPU", settings)
     except RuntimeError as error:
         raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
-
-
-def _check_shapes(model: openvino.Model, title: str) -> None:
-    """Raise RuntimeError or AcceleratorError for operators whose operands do not fit.
-
-    OpenVINO checks their sizes where it knows them before a run; during a run it reads beyond an
-    operand that is too small. The only size that it does not know is the number of rows. A graph
-    that fits for two numbers of rows fits for all.
-    """
-    parameters = model.get_parameters()
-    sizes = [
-        [-1 if n.is_dynamic else n.get_length() for n in it.partial_shape] for it in parameters
-    ]
-    is_open = any(-1 in shape for shape in sizes)
-    for rows in (*_ROWS, -1) if is_open else ():
-        for parameter, shape in zip(parameters, sizes, strict=True):
-            known = [rows if size == -1 else size for size in shape]
-            parameter.set_partial_shape(openvino.PartialShape(known))
-        model.validate_nodes_and_infer_types()
-        if rows != -1:
-            _check_scatters(model, title)
-    if not is_open:
-        _check_scatters(model, title)
-
-
-def _check_scatters(model: openvino.Model, title: str) -> None:
-    """Raise AcceleratorError for a ScatterElements with more indices than elements along an axis,
-    where OpenVINO would write beyond the tensor, or with other updates."""
-    for node in model.get_ops():
-        if node.get_type_name() != "ScatterElementsUpdate":
-            continue
-        data, indices, updates = (node.get_input_partial_shape(place) for place in range(3))
-        fits = all(known.is_static for known in (data, indices, updates)) and all(
-            count <= size for count, size in zip(indices.to_shape(), data.to_shape(), strict=True)
-        )
-        if not fits or indices != updates:
-            raise errors.AcceleratorError(
-                f"{title} does not check the sizes of ScatterElements (node "
-                f"{escape(node.get_friendly_name())!r}): expected as many updates as indices, and "
-                f"along every axis at most the sizes of {data}, found indices of {indices} and "
-                f"updates of {updates}; remove the accelerator"
-            )
 
 
 def _import(compiled: bytes | memoryview, settings: Settings, title: str) -> openvino.CompiledModel:

@@ -20,9 +20,11 @@ from onnxgraph import (
     check_tensors_only,
     element_bytes,
     find_inputs,
+    forget_values,
     infer_shapes,
     iter_nodes,
     iter_reads,
+    set_shape,
 )
 
 from popef._tools.arrays import Array
@@ -70,6 +72,30 @@ def read_graph(program: Program) -> onnx.ModelProto:
                 f"the graph of {program.title}: expected {kind} {_list(streamed)}, found "
                 f"{_list(found)}; compile it with poprt again"
             )
+    return model
+
+
+def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelProto:
+    """Return the graph of a program with the shapes of its streams, and with `batch_size` as its
+    batch if given.
+
+    Raises LoadError for a graph whose inputs do not fit its streams.
+    """
+    model = read_graph(program)
+    streams = {stream.tensor: stream for stream in program.streams}
+    for value in find_inputs(model.graph):
+        stream = streams[value.name]
+        shape, axis = stream.shape, stream.batch_axis
+        found = len(value.type.tensor_type.shape.dim)
+        if found not in (0, len(shape)):
+            raise errors.LoadError(
+                f"input {value.name!r} has {found} dimensions, expected those of its stream of "
+                f"shape {tuple(shape)}; compile it with poprt again"
+            )
+        set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    forget_values(model.graph)
     return model
 
 

@@ -45,7 +45,6 @@ from simipu.executable import Program as Program
 from simipu.executable import ProgramKind as ProgramKind
 from simipu.executable import SimulatedExecutable as SimulatedExecutable
 from simipu.fixing import fix_inputs as fix_inputs
-from simipu.fixing import read_static as read_static
 from simipu.forks import FORKS as FORKS
 from simipu.isolation import Trial as Trial
 from simipu.isolation import try_in_child as try_in_child
@@ -62,6 +61,7 @@ from simipu.opening import open_lowered as open_lowered
 from simipu.program_graphs import lower_model as lower_model
 from simipu.program_graphs import lower_program as lower_program
 from simipu.program_graphs import read_graph as read_graph
+from simipu.program_graphs import read_static as read_static
 from simipu.streams import Direction as Direction
 from simipu.streams import Stream as Stream
 from simipu.target import DEFAULT_CHIP as DEFAULT_CHIP

@@ -233,9 +233,6 @@ _TRIAL_PARAMETERS = {
     "sim_graph_cache": {"string_value": "false"},
 }
 """Parameters of a model that the child process loads but does not serve."""
-MIN_KNOWN_SECONDS = 1.0
-"""Minimum time limit that is remembered of a file that has loaded: a shorter load is as fast on no
-busy machine."""
 
 
 def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
@@ -258,11 +255,8 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     seconds = time.monotonic() - began
     _log.warning("model %r was loaded first in a child process: %.1f s", state.name, seconds)
     if is_whole:
-        # The time that it took, not the limit: a load within any limit above it needs no child.
-        within = min(options.ready_seconds, max(seconds, MIN_KNOWN_SECONDS))
-        file_load = FileLoad(state.executable_name, replace(options, ready_seconds=within))
         with suppress(OSError):
-            KNOWN_FILES.remember_files(files, file_load)
+            KNOWN_FILES.remember_files(files, file_load.within(seconds))
 
 
 def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) -> None:

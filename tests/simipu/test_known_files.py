@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from simipu import known_files
-from simipu.known_files import KnownFiles, LoadLimits, digest_files
+from changed_options import OPTION_CHANGES, change_fields
+from simipu import GraphOptions, known_files
+from simipu.known_files import FileLoad, KnownFiles, LoadLimits, digest_files
 from simipu.private_folder import find_cache_folder
 
 LIMITS = LoadLimits(300, 1 << 30)
+OPTIONS = GraphOptions(num_threads=1, ready_seconds=300, memory_bytes=1 << 30)
+LOAD = FileLoad("model", OPTIONS)
 
 
 @pytest.fixture
@@ -114,22 +117,43 @@ def test_files_are_known_where_they_are_and_elsewhere_until_they_change(known, t
     file, copy = tmp_path / "file", tmp_path / "copy"
     file.write_bytes(b"one")
     copy.write_bytes(b"one")
-    assert not known.have_loaded([file], LIMITS)
-    known.remember_files([file], LIMITS)
-    assert known.have_loaded([file], LIMITS)
-    assert known.have_loaded([copy], LIMITS)
+    assert not known.have_loaded([file], LOAD)
+    known.remember_files([file], LOAD)
+    assert known.have_loaded([file], LOAD)
+    assert known.have_loaded([copy], LOAD)
     copy.write_bytes(b"two")
-    assert not known.have_loaded([copy], LIMITS)
+    assert not known.have_loaded([copy], LOAD)
 
 
 def test_files_that_have_not_changed_are_not_read_again(known, tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    known.remember(digest_files([file]), LIMITS)
-    assert known.have_loaded([file], LIMITS)
-    monkeypatch.setattr(known_files, "digest_files", lambda files, engine="": "not known")
-    assert known.have_loaded([file], LIMITS)
+    known.remember(digest_files([file], LOAD.describe()), LIMITS)
+    assert known.have_loaded([file], LOAD)
+    monkeypatch.setattr(known_files, "digest_files", lambda files, load="": "not known")
+    assert known.have_loaded([file], LOAD)
     before = file.stat()
     file.write_bytes(b"two")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not known.have_loaded([file], LIMITS)
+    assert not known.have_loaded([file], LOAD)
+
+
+LIMITED = {"ready_seconds": 299.0, "memory_bytes": 1 << 29}
+INDIFFERENT = {"num_threads", "limit_seconds", "caches"}
+
+
+@pytest.mark.parametrize("name", OPTION_CHANGES)
+def test_a_load_with_another_option_is_not_known(name, known, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"one")
+    known.remember_files([file], LOAD)
+    changes = dict(change_fields(OPTIONS, {**OPTION_CHANGES, **LIMITED}))
+    assert known.have_loaded([file], FileLoad("model", changes[name])) == (name in INDIFFERENT)
+
+
+def test_a_load_of_another_executable_of_the_same_files_is_not_known(known, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"one")
+    known.remember_files([file], LOAD)
+    assert known.have_loaded([file], LOAD)
+    assert not known.have_loaded([file], FileLoad("evil", OPTIONS))

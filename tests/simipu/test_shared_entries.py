@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import onnx
 import pytest
+from changed_options import OPTION_CHANGES, change_fields
 from onnx import TensorProto, helper
 from onnxgraph import make_cast
 from simipu import (
@@ -18,7 +19,6 @@ from simipu import (
     GraphOptions,
     LoadError,
     Numerics,
-    OperatorLibrary,
     SimulatedExecutable,
     choose_accelerator,
     graph_cache,
@@ -129,31 +129,7 @@ STREAM_CHANGES = {
     "shape": (8, SIZE),
     "batch_axis": 1,
 }
-OPTION_CHANGES = {
-    "num_threads": 2,
-    "prepack": False,
-    "limit_seconds": 7.0,
-    "exact": False,
-    "ready_seconds": 7.0,
-    "memory_bytes": 1 << 32,
-    "in_order": True,
-    "optimise": False,
-    "index_check": "clamp",
-    "libraries": (OperatorLibrary("own", "/lib.so"),),
-    "caches": False,
-    "accelerators": (choose_accelerator("openvino", {}),),
-    "falls_back": True,
-}
 NUMERICS_CHANGES = {"half_partials": False, "nan_on_overflow": True, "raises": True}
-
-
-def change_fields(value, changes):
-    """Yield the name of each field of a dataclass and a copy with another value of it. Fails for a
-    field that has no other value here."""
-    for each in fields(value):
-        changed = changes[each.name]
-        changed = not getattr(value, each.name) if isinstance(changed, bool) else changed
-        yield each.name, replace(value, **{each.name: changed})
 
 
 def iter_programs(program):

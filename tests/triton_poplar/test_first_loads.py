@@ -3,6 +3,7 @@
 Files that loaded so, or in the dry run of a compilation, are known.
 """
 
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -13,8 +14,8 @@ import hostile_graphs as hostile
 import numpy as np
 import pytest
 from frozen_inputs import scale_model, write_data
-from onnx import helper
-from sample_models import linear_model, write_executable
+from onnx import TensorProto, helper
+from sample_models import linear_model, make_model, write_executable
 from simipu import LoadError
 from simipu.known_files import KNOWN_FILES
 from triton_poplar import sessions
@@ -76,6 +77,42 @@ def test_tighter_limits_are_tried_again(make_state, tried):
     assert len(tried) == 2
 
 
+def make_two(folder):
+    """Write a file with two executables, `good` and `evil`."""
+    files = []
+    for name, op_type in (("good", "Relu"), ("evil", "Abs")):
+        node = helper.make_node(op_type, ["x"], ["y"])
+        executable = hostile.make_executable(hostile.make_model([node]))
+        files.append(folder / f"{name}.popef")
+        write_executable(files[-1], dataclasses.replace(executable, name=name))
+    return ",".join(map(str, files))
+
+
+def test_another_executable_of_known_files_is_tried(make_state, tried, tmp_path):
+    (tmp_path / "model" / "1").mkdir(parents=True)
+    path = make_two(tmp_path)
+    for name in ("good", "evil", "good", "evil"):
+        load(make_state(executable_path=path, executable_name=name))
+    assert len(tried) == 2
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        {"sim_numerics": "fast"},
+        {"sim_index_check": "clamp"},
+        {"sim_prepack": "false"},
+    ],
+    ids=str,
+)
+def test_a_known_file_is_tried_with_other_options(parameter, make_state, tried):
+    load(make_state(relu()))
+    load(make_state(**parameter))
+    load(make_state(**parameter))
+    load(make_state())
+    assert len(tried) == 2
+
+
 def test_of_a_file_the_time_that_it_took_is_known(make_state, tried, monkeypatch):
     """A tighter limit of time that is above this time needs no other child process."""
     monkeypatch.setattr(
@@ -107,6 +144,18 @@ def test_the_parameter_turns_it_off(make_state, tried):
 def test_files_that_a_compilation_has_loaded_are_known(make_state, tried, compile_popef):
     compile_popef(linear_model(), name="model/1/executable.popef")
     load(make_state(batch=4))
+    assert tried == []
+
+
+@pytest.mark.parametrize("index_check", ["error", "clamp"])
+def test_so_are_those_of_a_model_with_indices(index_check, make_state, tried, compile_popef):
+    """The dry run clamps the indices of its random inputs, and also loads the graph as served."""
+    node = helper.make_node("Gather", ["table", "i"], ["y"])
+    inputs, outputs = {"i": (TensorProto.INT64, [4])}, {"y": (TensorProto.FLOAT, [4, 2])}
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    model = make_model([node], inputs, outputs, {"table": table})
+    compile_popef(model, name="model/1/executable.popef")
+    load(make_state(batch=4, sim_index_check=index_check))
     assert tried == []
 
 

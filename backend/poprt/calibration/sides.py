@@ -30,9 +30,8 @@ _MIN_OPERATIONS_PER_CORE_SECOND = 5 * 10**8
 """Multiply-adds per second and core in the slowest case. A product of 512 by 1024 by 1024 with sums
 in half does 0.6e9 without kernels and 1.6e9 with the portable kernels, on a core that other
 processes share."""
-READY_SECONDS = 45.0
-"""Maximum time in seconds until a compiled model is ready: half of what a server allows, because
-the server may be slower."""
+READY_SECONDS = 90.0
+"""Maximum time in seconds until a compiled model is ready: what a server allows by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from simipu import (
     DeviceLostError,
     Direction,
     Engine,
+    FileLoad,
     GraphOptions,
     LoadError,
     LoadTimeoutError,
@@ -263,12 +264,13 @@ class _DryRun:
     def run(self, options: GraphOptions) -> RowDifference | None:
         served = replace(options, index_check="error")
         # Indices are clamped for random inputs, which is another graph than the one that is served.
-        if options.prepack and self._has_indices():
+        start, has_indices = time.monotonic(), self._has_indices()
+        if options.prepack and has_indices:
             self._load(served).unload()
         engine = self._load(options)
-        self.compiled.loaded_with = (
-            (served, options) if options.prepack or not self._has_indices() else (options,)
-        )
+        seconds, name = time.monotonic() - start, self.compiled.executable.name
+        kinds = (served, options) if options.prepack or not has_indices else (options,)
+        self.compiled.loads = tuple(FileLoad(name, kind).within(seconds) for kind in kinds)
         try:
             if self.main.branches:
                 for number, branch in enumerate(self.main.branches):

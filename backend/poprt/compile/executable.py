@@ -27,7 +27,6 @@ from simipu import (
     CompileError,
     Direction,
     FileLoad,
-    GraphOptions,
     LoadError,
     Program,
     ProgramKind,
@@ -171,8 +170,8 @@ class Executable:
             if blob.name != popef.ROWS_BLOB
         }
         self.findings = Findings()
-        self.loaded_with: tuple[GraphOptions, ...] = ()
-        """Options with which the dry run has loaded the executable; none without a dry run."""
+        self.loads: tuple[FileLoad, ...] = ()
+        """Loads of the executable that the dry run has made; none without a dry run."""
         self.from_file = True
         """Whether it was read from files, the engine cache's included."""
 
@@ -193,7 +192,7 @@ class Executable:
         made = cls.__new__(cls)
         made.executable, made.metadata, made.findings = executable, metadata, findings
         made.weights, made.opaque_blobs = dict(weights), dict(opaque_blobs)
-        made.loaded_with, made.from_file = (), False
+        made.loads, made.from_file = (), False
         return made
 
     @property
@@ -262,9 +261,9 @@ class Executable:
 
     def note_loadable(self, files: Sequence[Path]) -> None:
         """Let this user's servers know these files, if the dry run has loaded the executable."""
-        for options in self.loaded_with if files else ():
+        for load in self.loads if files else ():
             with suppress(OSError):
-                KNOWN_FILES.remember_files(files, FileLoad(self.executable.name, options))
+                KNOWN_FILES.remember_files(files, load)
 
     def write_weights(self, writer: popef.Writer) -> None:
         """Write the streamed weights as tensor data."""
