@@ -5,13 +5,14 @@ operators that it lacks, indices that it would not check, and memory that it wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import (
+    attribute,
     infer_shapes,
     iter_bodies,
     iter_graphs,
@@ -178,6 +179,11 @@ def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowere
         raise AcceleratorError(
             f"{title} computes whole numbers in 32 bits, and {wide}; remove the accelerator"
         )
+    if cut := _find_cut(model):
+        raise AcceleratorError(
+            f"{title} does not check negative pads, which {cut} has or may have; remove the "
+            "accelerator"
+        )
     kind = TensorProto.DOUBLE
     doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
     infos = (*model.graph.input, *model.graph.output)
@@ -246,6 +252,27 @@ def _find_wide(model: onnx.ModelProto, weights: Weights) -> str:
             for name in wide.intersection(others):
                 return f"the constant {name!r} of {_title(node)} has more"
     return ""
+
+
+def _find_cut(model: onnx.ModelProto) -> str:
+    """Return the first Pad that cuts elements, or whose pads are not in the graph, or "". If it
+    cuts more than there are, which the standard allows, OpenVINO writes beyond its memory."""
+    for graph in iter_graphs(model.graph):
+        known = {tensor.name: tensor for tensor in graph.initializer}
+        made = (node for node in graph.node if node.op_type == "Constant")
+        known.update((node.output[0], attribute(node, "value")) for node in made)
+        for node in graph.node:
+            if node.op_type == "Pad" and min(_read_pads(node, known), default=-1) < 0:
+                return _title(node)
+    return ""
+
+
+def _read_pads(node: onnx.NodeProto, known: Mapping[str, TensorProto]) -> list[int]:
+    """Return the pads of a Pad, or none if they are not in the graph."""
+    tensor = known.get(node.input[1]) if len(node.input) > 1 else None
+    if tensor is None:
+        return list(attribute(node, "pads", attribute(node, "paddings", ())))
+    return [int(value) for value in numpy_helper.to_array(tensor).ravel()]
 
 
 def _is_wide(tensor: onnx.TensorProto) -> bool:

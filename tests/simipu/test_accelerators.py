@@ -24,7 +24,10 @@ from simipu import (
     RunError,
     RunTimeoutError,
     choose_accelerator,
+    opening,
 )
+from simipu.executable import Program, ProgramKind
+from simipu.streams import Direction, Stream
 
 openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -152,6 +155,72 @@ def test_what_writes_by_unchecked_indices_is_rejected_with_its_node(compile_pope
     model = make_model([node], specs, {"y": (FLOAT, ["N", 4])}, {})
     with pytest.raises(LoadError, match=r"ScatterElements \(node 'write'\)"):
         open_runner(compile_popef(model))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "constants", "attributes"),
+    [
+        ("PRelu", [64, 4, 4], {"s": np.ones((3, 1, 1), np.float32)}, {}),
+        ("Pad", [4, 3], {"p": np.array([0, 0, -6, 0, 0, 9])}, {"mode": "edge"}),
+        ("Pad", [4, 3], {"p": np.array([0, 0, -4, 0, 0, 4])}, {}),
+        (
+            "ScatterElements",
+            [3],
+            {"i": np.zeros((2, 5000), np.int64), "u": np.ones((2, 5000), np.float32)},
+            {},
+        ),
+        (
+            "RotaryEmbedding",
+            [2, 2, 4],
+            {
+                "c": np.ones((8, 2), np.float32),
+                "s": np.ones((8, 2), np.float32),
+                "p": np.full((2, 2), 9),
+            },
+            {},
+        ),
+    ],
+)
+def test_operands_that_openvino_does_not_check_are_rejected(op_type, shape, constants, attributes):
+    node = helper.make_node(op_type, ["x", *constants], ["y"], **attributes)
+    spec = (FLOAT, [2, *shape])
+    model = make_model([node], {"x": spec}, {"y": (FLOAT, None)}, constants, opset=23)
+    with pytest.raises(LoadError, match=r"openvino.*(remove the accelerator|on zeros)"):
+        open_unchecked(model, (2, *shape), row_independent=False)
+
+
+def test_rows_that_a_file_calls_independent_are_proven_again():
+    """With one row the product would read beyond it: the Slice has two rows otherwise."""
+    nodes = [
+        helper.make_node("Slice", ["x", "start", "end"], ["two"]),
+        helper.make_node("MatMul", ["left", "two"], ["y"]),
+    ]
+    constants = {
+        "start": np.array([0]),
+        "end": np.array([2]),
+        "left": np.ones((5, 2), np.float32),
+    }
+    model = make_model(nodes, {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, None)}, constants)
+    with pytest.raises(LoadError, match="not proven to be independent, as the file says"):
+        open_unchecked(model, (5, 3), row_independent=True)
+
+
+def open_unchecked(model, shape, *, row_independent):
+    """Open a graph on OpenVINO that no compiler has checked, with the input x of that shape."""
+    kind = np.dtype(np.float32)
+    streams = (
+        Stream("in", "x", Direction.HOST_TO_DEVICE, kind, shape),
+        Stream("out", "y", Direction.DEVICE_TO_HOST, kind, shape),
+    )
+    program = Program(
+        5,
+        "main",
+        ProgramKind.MAIN,
+        streams,
+        model.SerializeToString(),
+        row_independent=row_independent,
+    )
+    return opening.open_graph(program, {}, ON_OPENVINO, None)
 
 
 def test_an_operator_that_openvino_lacks_is_rejected_with_its_node_or_falls_back(compile_popef):
