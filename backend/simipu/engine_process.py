@@ -3,6 +3,9 @@ answers the parent's requests (`isolation`)."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 from popef._tools.channel import Channel, answer_requests
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
@@ -58,6 +61,9 @@ class _Answerer:
     ) -> str:
         """Open the graph, or do the work of a trial; returns what computes the graph."""
         self._memory_bytes = options.memory_bytes
+        # Told a number, ONNX Runtime does not pin its threads, which the sandbox forbids.
+        cores = len(os.sched_getaffinity(0))
+        options = replace(options, num_threads=options.num_threads or cores)
         if isinstance(source, Trial):
             held = source.held_bytes
         else:

@@ -55,6 +55,7 @@ from simipu.libraries import OperatorLibrary as OperatorLibrary
 from simipu.libraries import is_library_domain as is_library_domain
 from simipu.libraries import registered_libraries as registered_libraries
 from simipu.library_operators import register_library as register_library
+from simipu.numerics.indices import needs_guards as needs_guards
 from simipu.numerics.options import Numerics as Numerics
 from simipu.opening import open_graph as open_graph
 from simipu.opening import open_lowered as open_lowered

@@ -42,10 +42,10 @@ from simipu import (
     RunMemoryError,
     RunTimeoutError,
     Stream,
+    needs_guards,
     read_static,
 )
 from simipu.numerics import QUARTERS
-from simipu.numerics.indices import needs_guards
 from simipu.rows import trace_rows
 
 from popef._tools.arrays import Array

@@ -18,7 +18,7 @@ from sample_models import make_model
 from simipu import GraphOptions, LoadError, OperatorLibrary, libraries, register_library
 from simipu.operators import table
 from triton_poplar.errors import ModelConfigError
-from triton_poplar.parameters import parse_parameters
+from triton_poplar.parameters import BackendState, parse_parameters
 from triton_poplar.sessions import make_graph_options
 
 F = TensorProto.FLOAT
@@ -189,7 +189,9 @@ def test_a_models_parameter_becomes_an_option_of_its_graphs():
             {"parameters": {"sim_custom_ops": {"string_value": text}} if text else {}}
         )
         return make_graph_options(
-            SimpleNamespace(parameters=parameters, num_threads=1, accelerators=())
+            SimpleNamespace(
+                parameters=parameters, num_threads=1, accelerators=(), backend=BackendState()
+            )
         ).libraries
 
     assert libraries("my.ops=/a.so,other=/b.so") == (
