@@ -32,6 +32,8 @@ _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 this convention."""
 _MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
 _MAX_REASON = 500
+_READS_OF_SHAPES = (("Convert", 0), ("Reshape", 1))
+"""Operators and inputs that are shapes, of no size for a scalar."""
 _INT32 = np.iinfo(np.int32)
 _WIDE_TYPES = (openvino.Type.i64, openvino.Type.u64, openvino.Type.u32)
 Settings = Mapping[str, object]
@@ -157,9 +159,30 @@ def _compile(lowered: Lowered, settings: Settings, title: str) -> openvino.Compi
     _give_addresses(model, lowered)
     try:
         read = _find_core().read_model(model.SerializeToString())
+        _reject_empty(read, title)
         return _find_core().compile_model(read, "CPU", settings)
     except RuntimeError as error:
         raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
+
+
+def _reject_empty(model: openvino.Model, title: str) -> None:
+    """Raise AcceleratorError for a node that reads an empty tensor, except as the shape of a
+    scalar: the results of many are memory that was not written."""
+    for node in model.get_ops():
+        kind = node.get_type_name()
+        for place in range(node.get_input_size()):
+            is_shape = (kind, place) in _READS_OF_SHAPES
+            if _is_empty(node.get_input_partial_shape(place)) and not is_shape:
+                raise errors.AcceleratorError(
+                    f"{title}: {kind} (node {escape(node.get_friendly_name())!r}) reads an empty "
+                    "tensor, which it does not check; remove the accelerator"
+                )
+
+
+def _is_empty(shape: openvino.PartialShape) -> bool:
+    if shape.rank.is_dynamic:
+        return False
+    return any(size.is_static and size.get_length() == 0 for size in shape)
 
 
 def _import(compiled: bytes | memoryview, settings: Settings, title: str) -> openvino.CompiledModel:

@@ -161,6 +161,9 @@ def test_what_writes_by_unchecked_indices_is_rejected_with_its_node(compile_pope
     ("op_type", "shape", "constants", "attributes"),
     [
         ("PRelu", [64, 4, 4], {"s": np.ones((3, 1, 1), np.float32)}, {}),
+        ("PRelu", [4], {"s": np.ones(0, np.float32)}, {}),
+        ("ArgMax", [0], {}, {"axis": 1}),
+        ("GatherND", [4], {"i": np.zeros((2, 0), np.int64)}, {}),
         ("Pad", [4, 3], {"p": np.array([0, 0, -6, 0, 0, 9])}, {"mode": "edge"}),
         ("Pad", [4, 3], {"p": np.array([0, 0, -4, 0, 0, 4])}, {}),
         (
