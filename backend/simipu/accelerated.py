@@ -71,33 +71,51 @@ def _open_openvino(lowered: Lowered, options: GraphOptions, title: str) -> Compu
         from simipu.openvino_graph import OpenVinoGraph
     except ImportError as error:
         raise _not_installed("openvino", str(error)) from error
-    if not lowered.compiled:
-        _confirm_by_running(lowered, options, title)
     OpenVinoUse.is_started = True
-    return OpenVinoGraph(lowered, options, title)
+    if lowered.compiled:
+        return OpenVinoGraph(lowered, options, title)
+    feeds = _make_zeros(lowered)
+    shapes = [value.shape for value in _run_plainly(lowered, feeds, options, title)]
+    graph = OpenVinoGraph(lowered, options, title)
+    for name, shape, value in zip(
+        lowered.outputs, shapes, graph.run(lowered.outputs, feeds), strict=True
+    ):
+        if value.shape != shape:
+            raise AcceleratorError(
+                f"{title}: output {name!r} has shape {value.shape}, expected {shape}, that of ONNX "
+                "Runtime; remove the accelerator"
+            )
+    return graph
 
 
-def _confirm_by_running(lowered: Lowered, options: GraphOptions, title: str) -> None:
-    """Compute a graph once in ONNX Runtime, on zeros. Raises AcceleratorError if that fails.
+def _make_zeros(lowered: Lowered) -> dict[str, Array]:
+    """Return inputs of a graph."""
+    # Imported here: a process that imports compiled graphs does not need it.
+    import onnx
+    from onnx import helper
+
+    feeds = dict[str, Array]()
+    for info in onnx.load_model_from_string(lowered.model).graph.input:
+        tensor = info.type.tensor_type
+        shape = [_ROWS if dim.dim_param else dim.dim_value for dim in tensor.shape.dim]
+        feeds[info.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return feeds
+
+
+def _run_plainly(
+    lowered: Lowered, feeds: Mapping[str, Array], options: GraphOptions, title: str
+) -> list[Array]:
+    """Return the outputs of a graph in ONNX Runtime. Raises AcceleratorError if it cannot compute
+    them.
 
     ONNX Runtime checks the sizes of all operands and the values of all constants. OpenVINO checks
     few of them, and reads or writes beyond an operand that is too small. No later run has others:
     only the number of rows varies, of which they are proven not to depend (`admission`).
     """
-    # Imported here: a process that imports compiled graphs does not need it.
-    import onnx
-    from onnx import helper
-
-    model = onnx.load_model_from_string(lowered.model)
-    feeds = dict[str, Array]()
-    for info in model.graph.input:
-        tensor = info.type.tensor_type
-        shape = [_ROWS if dim.dim_param else dim.dim_value for dim in tensor.shape.dim]
-        feeds[info.name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     plain = replace(options, accelerators=(), prepack=False, optimise=False)
     try:
         graph = OrtGraph(lowered.model, lowered.weights, plain, fold=False)
-        graph.run([*lowered.outputs], feeds)
+        return graph.run([*lowered.outputs], feeds)
     except (*ORT_ERRORS, ort_errors.NotImplemented, RunError, LoadError) as error:
         raise AcceleratorError(
             f"{title}: the graph does not run on zeros in ONNX Runtime, which checks what OpenVINO "

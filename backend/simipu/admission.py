@@ -31,6 +31,7 @@ from simipu.libraries import is_library_domain
 from simipu.numerics import QUARTERS, KernelUse, Numerics
 from simipu.numerics.indices import find_unguarded
 from simipu.operators import operator_of
+from simipu.operators.entry import Family
 from simipu.program_graphs import lower_program, read_graph, read_static
 from simipu.rows import take_rows
 from simipu.streams import Direction
@@ -100,13 +101,14 @@ def find_fault(
     unguarded = find_unguarded(model.graph)
     if unguarded is not None:
         return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
-    return _find_data_shaped(model.graph, set())
+    return _find_fault_of_data(model.graph, _find_types(inferred.graph), set())
 
 
-def _find_data_shaped(graph: onnx.GraphProto, outer: Set[str]) -> str:
+def _find_fault_of_data(graph: onnx.GraphProto, types: Mapping[str, int], outer: Set[str]) -> str:
     """Return which node of a graph or its bodies has sizes, axes or places that depend on the data,
-    or "". OpenVINO checks only some of them, and ends the process or answers wrongly. `outer`: the
-    tensors around the graph that depend on data."""
+    or computes whole numbers of the data inexactly, or "". OpenVINO checks only some of the former,
+    and ends the process or answers wrongly. `outer`: the tensors around the graph that depend on
+    data."""
     weights = {tensor.name for tensor in graph.initializer}
     data = {*outer, *(value.name for value in graph.input)} - weights
     for node in graph.node:
@@ -118,11 +120,39 @@ def _find_data_shaped(graph: onnx.GraphProto, outer: Set[str]) -> str:
                 "check; remove the accelerator"
             )
         for body in bodies:
-            if fault := _find_data_shaped(body, data):
+            if fault := _find_fault_of_data(body, types, data):
                 return fault
-        if not operator.reads_shape and not data.isdisjoint(iter_reads(node)):
-            data.update(node.output)
+        if operator.reads_shape or data.isdisjoint(iter_reads(node)):
+            continue
+        data.update(node.output)
+        if _is_inexact(node, types):
+            return (
+                f"it computes the whole numbers of {_title(node)} as floats, or does not wrap "
+                "them; remove the accelerator"
+            )
     return ""
+
+
+def _is_inexact(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    """Return whether OpenVINO computes a node of whole numbers in float, or ends at the largest
+    number of few bits where ONNX's wrap."""
+    operator = operator_of(node)
+    kind, result = (types.get(name, 0) for name in (node.input[0], node.output[0]))
+    if kind in (TensorProto.INT32, TensorProto.INT64):
+        in_float = operator.family in (Family.PRODUCT, Family.REDUCTION)
+        return in_float or node.op_type in ("Div", "Mod", "Pow")
+    wraps = operator.is_elementwise and not operator.only_moves
+    return kind in _SMALL_NUMBERS and kind == result and wraps
+
+
+def _find_types(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return the element types of the tensors of a graph and its bodies."""
+    types = dict[str, int]()
+    for inner in iter_graphs(graph):
+        infos = (*inner.input, *inner.value_info, *inner.output)
+        types.update((info.name, info.type.tensor_type.elem_type) for info in infos)
+        types.update((tensor.name, tensor.data_type) for tensor in inner.initializer)
+    return types
 
 
 def _title(node: onnx.NodeProto) -> str:
@@ -132,15 +162,20 @@ def _title(node: onnx.NodeProto) -> str:
 def _find_narrow(inferred: onnx.ModelProto) -> str:
     """Return the first node with a tensor of half or fp8, or ""."""
     for graph in iter_graphs(inferred.graph):
-        infos = (*graph.input, *graph.value_info, *graph.output)
-        types = {info.name: info.type.tensor_type.elem_type for info in infos}
-        types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+        types = _find_types(graph)
         for node in graph.node:
             if any(types.get(name) in _NARROW for name in (*node.input, *node.output)):
                 return _title(node)
     return ""
 
 
+_SMALL_NUMBERS = frozenset(
+    (
+        *(TensorProto.INT8, TensorProto.INT16),
+        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
+    )
+)
+"""Whole numbers whose sums OpenVINO does not wrap."""
 _WIDE = frozenset((TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32))
 _SLICE_AXES = 3
 """First input of a Slice after the starts and ends."""

@@ -13,6 +13,7 @@ import pytest
 from forked import ask_fork
 from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper
+from onnxgraph import infer_shapes
 from sample_models import make_model
 from simipu import (
     AcceleratorError,
@@ -23,6 +24,7 @@ from simipu import (
     RunCancelledError,
     RunError,
     RunTimeoutError,
+    admission,
     choose_accelerator,
     opening,
 )
@@ -190,6 +192,25 @@ def test_operands_that_openvino_does_not_check_are_rejected(op_type, shape, cons
     model = make_model([node], {"x": spec}, {"y": (FLOAT, None)}, constants, opset=23)
     with pytest.raises(LoadError, match=r"openvino.*(remove the accelerator|on zeros)"):
         open_unchecked(model, (2, *shape), row_independent=False)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "kind"), [("Div", "INT32"), ("Mod", "INT64"), ("Add", "UINT8"), ("MatMul", "INT32")]
+)
+def test_whole_numbers_that_openvino_computes_otherwise_are_rejected(op_type, kind):
+    spec = (getattr(TensorProto, kind), [2, 2])
+    node = helper.make_node(op_type, ["x", "z"], ["y"], name="count")
+    model = make_model([node], {"x": spec, "z": spec}, {"y": spec}, {})
+    fault = admission.find_fault(model, infer_shapes(model), None, ON_OPENVINO)
+    assert fault.startswith(f"it computes the whole numbers of {op_type} (node 'count') as floats")
+
+
+def test_a_result_of_another_shape_than_onnxruntimes_is_rejected():
+    pool = {"kernel_shape": [2, 2], "strides": [4, 4], "pads": [1] * 4, "ceil_mode": 1}
+    node = helper.make_node("MaxPool", ["x"], ["y"], **pool)
+    model = make_model([node], {"x": (FLOAT, [1, 1, 5, 5])}, {"y": (FLOAT, None)}, {})
+    with pytest.raises(LoadError, match="that of ONNX Runtime"):
+        open_unchecked(model, (1, 1, 5, 5), row_independent=False)
 
 
 def test_rows_that_a_file_calls_independent_are_proven_again():
