@@ -421,7 +421,9 @@ _TAKEN_APART = {
     ),
     **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
-    **_family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True),
+    **_family(
+        "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True, unchecked_input=1
+    ),
 }
 
 _REFUSED = {
