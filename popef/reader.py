@@ -14,7 +14,7 @@ from .compression import BUFFER_BYTES, MAGIC_BYTES, Codec, Inflater, detect, inf
 from .enums import BlobType, storage_dtype
 from .errors import LimitError, Limits, UnsupportedError
 from .scan import Blob, describe_blob, iter_blobs
-from .source import Source, open_source, read_stream
+from .source import FileState, Source, open_source, read_stream
 from .types import FeedDataInfo, Metadata, TensorDataInfo
 from .values import Number, Text
 
@@ -273,6 +273,16 @@ class Reader:
                     _log.debug("%s", line)
         self._sources.append(source)
         self._blobs += blobs
+
+    def fileStates(self) -> list[FileState | None]:
+        """Return the states of the files, in their order, when they were opened; None for a stream.
+
+        A program that opens a file again compares them to see whether it is the same one.
+
+        Returns:
+            The state of each file or stream.
+        """
+        return [source.state for source in self._sources]
 
     def blobs(self) -> list[Blob]:
         """Return all blobs in file order, files in the order in which they were parsed."""

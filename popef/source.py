@@ -14,11 +14,35 @@ from .wire import WORD_BYTES
 CHUNK_BYTES = 1 << 20
 
 
+class FileState(NamedTuple):
+    """State of a file, from the system. It differs if another file has taken the path, or if the
+    file was written to."""
+
+    device: int
+    number: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    """Time of the last change of the bytes, the name, the rights or the other times: no program can
+    set it."""
+
+    @classmethod
+    def of(cls, file: int | str | os.PathLike[str]) -> FileState:
+        """Return the state of an open file, or of the file at a path. Raises OSError."""
+        facts = os.stat(file)
+        return cls(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes, modified at {self.modified_ns / 1e9:.3f}"
+
+
 class Source(Protocol):
     """Random access to the bytes of one file or stream."""
 
     name: str
     size: int
+    state: FileState | None
+    """State of the file when it was opened; None for bytes that are in no file."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a copy of at most `size` bytes; fewer if the file has shrunk."""
@@ -49,6 +73,7 @@ class MemorySource:
     def __init__(self, name: str, data: bytes | bytearray) -> None:
         self.name = name
         self.size = len(data)
+        self.state = None
         self._data: memoryview | None = memoryview(data).toreadonly()
 
     def read(self, offset: int, size: int) -> bytes:
@@ -72,22 +97,6 @@ class MemorySource:
         self._data = None
 
 
-class _State(NamedTuple):
-    """State of a file, from the system."""
-
-    size: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, descriptor: int) -> _State:
-        """Return the state of an open file."""
-        found = os.fstat(descriptor)
-        return cls(found.st_size, found.st_mtime_ns)
-
-    def __str__(self) -> str:
-        return f"{self.size} bytes, modified at {self.changed_ns / 1e9:.3f}"
-
-
 class FileSource:
     """A regular file. Structures are copied with pread, which cannot fault; payloads are copied
     too, or are views of a mapping.
@@ -102,8 +111,8 @@ class FileSource:
         self.name = name
         self._file: BinaryIO | None = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
         self._descriptor = self._file.fileno()
-        self._state = _State.of(self._descriptor)
-        self.size = self._state.size
+        self.state: FileState | None = FileState.of(self._descriptor)
+        self.size = self.state.size
         self._mapped = mapped
         self._kept: int | None = None
         """Descriptor of the mapped file."""
@@ -138,11 +147,12 @@ class FileSource:
         """
         if self._kept is None:
             return
-        found, state = os.fstat(self._kept), self._state
-        if found.st_mtime_ns != state.changed_ns or found.st_size != state.size:
+        found, state = FileState.of(self._kept), self.state
+        assert state is not None
+        if found.modified_ns != state.modified_ns or found.size != state.size:
             raise PopefError(
                 f"{self.name}: expected the file as it was opened ({state}), found that it was "
-                f"modified in place ({_State.of(self._kept)}); replace files by renaming, and load "
+                f"modified in place ({found}); replace files by renaming, and load "
                 "the model again"
             )
 

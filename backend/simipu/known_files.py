@@ -4,6 +4,9 @@ were loaded: a folder of the user with a small file for each, which holds the li
 One file may hold several executables, and options change what a load does with them. A load that is
 known says nothing of a load of another executable, or with other options.
 
+The digests are those of the files that were loaded: whoever loads a file says which one it was
+(`FileState`), so a file that takes another's path meanwhile does not become known for it.
+
 Entries that another user can write are not trusted (`private_folder`). Without such a folder no
 file is known, and none is stored.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,6 +24,7 @@ from pathlib import Path
 
 import onnxruntime
 
+from popef.source import FileState
 from simipu.accelerators import describe_engines
 from simipu.computed import GraphOptions
 from simipu.private_folder import PrivateFolder, find_cache_folder
@@ -29,6 +34,10 @@ MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""
 MIN_SECONDS = 1.0
 """Minimum time limit that is remembered of a file: a shorter load is as fast on no busy machine."""
+SETTLED_SECONDS = 60.0
+"""Time since a file's last change after which its times identify its contents. A program that has
+mapped the file for writing changes it without new times until the kernel has written the page to
+the disk, which takes half of this time (vm.dirty_expire_centisecs)."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
 _VERSIONS = f"2 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
@@ -83,30 +92,58 @@ class FileLoad:
         return repr((self.executable, options, describe_engines(self.options.accelerators)))
 
 
-def digest_files(files: Sequence[Path], load: str = "") -> str:
-    """Return a digest of the contents of files, in their order, and of a load's description. Raises
-    OSError."""
-    whole = hashlib.sha256(repr((_VERSIONS, load)).encode())
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """Files of a model, in their order, and the states that they had when they were opened for the
+    load."""
+
+    paths: Sequence[Path]
+    states: Sequence[FileState | None]
+
+    @classmethod
+    def at(cls, paths: Sequence[Path]) -> LoadedFiles:
+        """Return the files that are at these paths now. Raises OSError."""
+        return cls(paths, [FileState.of(path) for path in paths])
+
+    def digest(self, load: str = "") -> str:
+        """Return a digest of the contents of the files and of a load's description. Raises OSError,
+        also for a file that is not the one that was loaded."""
+        whole = hashlib.sha256(repr((_VERSIONS, load)).encode())
+        for path, state in zip(self.paths, self.states, strict=True):
+            whole.update(_digest_file(path, state))
+        return whole.hexdigest()
+
+    def digest_places(self, load: str = "") -> str:
+        """Return a digest of the paths and states of the files, and of a load's description. It
+        identifies files whose contents were checked before. Only the machine's owner can choose
+        paths and times."""
+        whole = hashlib.sha256(repr(("places", _VERSIONS, load)).encode())
+        for path, state in zip(self.paths, self.states, strict=True):
+            whole.update(repr((os.path.realpath(path), *(state or ()))).encode())
+        return whole.hexdigest()
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether the last change of each file is so long ago that the states identify the
+        contents."""
+        latest_ns = time.time_ns() - SETTLED_SECONDS * 1e9
+        return all(
+            state is not None and max(state.modified_ns, state.changed_ns) < latest_ns
+            for state in self.states
+        )
+
+
+def _digest_file(path: Path, state: FileState | None) -> bytes:
+    digest = hashlib.sha256()
     piece = memoryview(bytearray(_PIECE_BYTES))
-    for file in files:
-        digest = hashlib.sha256()
-        with open(file, "rb", buffering=0) as stream:
-            while size := stream.readinto(piece):
-                digest.update(piece[:size])
-        whole.update(digest.digest())
-    return whole.hexdigest()
-
-
-def digest_places(files: Sequence[Path], load: str = "") -> str:
-    """Return a digest of the paths of files, of when they changed, and of a load's description. It
-    identifies files whose contents were checked before. Only the machine's owner can choose paths
-    and times. Raises OSError."""
-    whole = hashlib.sha256(repr(("places", _VERSIONS, load)).encode())
-    for file in files:
-        found = os.stat(file)
-        facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        whole.update(repr((os.path.realpath(file), *facts)).encode())
-    return whole.hexdigest()
+    with open(path, "rb", buffering=0) as stream:
+        while size := stream.readinto(piece):
+            digest.update(piece[:size])
+        if FileState.of(stream.fileno()) != state:
+            raise OSError(
+                f"{path}: the file was exchanged or written to while it was loaded; load it again"
+            )
+    return digest.digest()
 
 
 class KnownFiles:
@@ -126,22 +163,27 @@ class KnownFiles:
         found = self._read(digest)
         return found is not None and limits.covers(found)
 
-    def have_loaded(self, files: Sequence[Path], load: FileLoad) -> bool:
+    def have_loaded(self, files: LoadedFiles, load: FileLoad) -> bool:
         """Return whether these files, or others with the same contents, were loaded in the same way
-        within limits as tight as those of `load`. Raises OSError for files that cannot be read."""
+        within limits as tight as those of `load`. Raises OSError for files that cannot be read, or
+        are not those that were opened."""
         kind = load.describe()
-        if self.is_known(digest_places(files, kind), load.limits):
+        if self.is_known(files.digest_places(kind), load.limits):
             return True
-        if not self.is_known(digest_files(files, kind), load.limits):
+        if not self.is_known(files.digest(kind), load.limits):
             return False
-        self.remember(digest_places(files, kind), load.limits)
+        self._remember_places(files, load)
         return True
 
-    def remember_files(self, files: Sequence[Path], load: FileLoad) -> None:
-        """Note that these files were loaded. Raises OSError for files that cannot be read."""
-        kind = load.describe()
-        self.remember(digest_files(files, kind), load.limits)
-        self.remember(digest_places(files, kind), load.limits)
+    def remember_files(self, files: LoadedFiles, load: FileLoad) -> None:
+        """Note that these files were loaded. Raises OSError for files that cannot be read, or are
+        no longer those that were loaded."""
+        self.remember(files.digest(load.describe()), load.limits)
+        self._remember_places(files, load)
+
+    def _remember_places(self, files: LoadedFiles, load: FileLoad) -> None:
+        if files.are_settled:
+            self.remember(files.digest_places(load.describe()), load.limits)
 
     def remember(self, digest: str, limits: LoadLimits) -> None:
         """Note that files of this digest were loaded within `limits`."""

@@ -50,6 +50,7 @@ from simipu.isolation import Trial as Trial
 from simipu.isolation import try_in_child as try_in_child
 from simipu.known_files import KNOWN_FILES as KNOWN_FILES
 from simipu.known_files import FileLoad as FileLoad
+from simipu.known_files import LoadedFiles as LoadedFiles
 from simipu.known_files import LoadLimits as LoadLimits
 from simipu.libraries import OperatorLibrary as OperatorLibrary
 from simipu.libraries import is_library_domain as is_library_domain

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
+from popef.source import FileState
 from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
@@ -68,7 +69,8 @@ class ModelState:
     """Files and parameters of a model, read and checked.
 
     `config` is Triton's model configuration (JSON form), `version_folder` the folder of the loaded
-    version, `gpu` the number of the GPU of an instance that is on one. Raises ModelConfigError that
+    version, `gpu` the number of the GPU of an instance that is on one, `file_states` the states that
+    the PopEF files must have if another process has opened them before. Raises ModelConfigError that
     names what is wrong, where, what was expected and found.
     """
 
@@ -78,6 +80,7 @@ class ModelState:
         version_folder: Path,
         backend: BackendState | None = None,
         gpu: int | None = None,
+        file_states: Sequence[FileState | None] | None = None,
     ) -> None:
         self.backend = backend or BackendState()
         self.accelerators = read_accelerators(config, gpu)
@@ -101,6 +104,7 @@ class ModelState:
         self._instance_groups = list(config.get("instance_group", []))
         self.models: tuple[popef.FusedModel, ...] = ()
         """Models of a fused model; each request is for one of them."""
+        self._expected_states = file_states
         model = self.load_model()
         self.executable_name = model.executable.name
         """Name of the executable that is loaded, of those in the files."""
@@ -150,11 +154,30 @@ class ModelState:
             reader = popef.Reader()
             for file in files:
                 reader.parseFile(file)
+            self._check_states(files, reader.fileStates())
             return popef.ModelBuilder(reader).createModel(self._choose_executable(reader))
         except (popef.PopefError, OSError) as error:
             named = " and ".join(str(file) for file in files)
             where = "" if any(str(file) in str(error) for file in files) else f", {named}"
             raise ModelConfigError(f"model {self.name!r}{where}: {error}") from error
+
+    @property
+    def file_states(self) -> Sequence[FileState | None]:
+        """States of the executable's files and the weights' files when they were first opened."""
+        return self._expected_states or ()
+
+    def _check_states(self, files: Sequence[Path], states: Sequence[FileState | None]) -> None:
+        """Raise ModelConfigError unless the files are those that were opened before: they have
+        shown in a child process that they load within limits, and others have not."""
+        expected = self._expected_states
+        if expected is None:
+            self._expected_states = states
+        elif list(states) != list(expected):
+            named = " and ".join(str(file) for file in files)
+            raise ModelConfigError(
+                f"model {self.name!r}: expected the files as they were when the load began, found "
+                f"that one was exchanged or written to ({named}); load the model again"
+            )
 
     @cached_property
     def fused_requests(self) -> FusedRequests | None:

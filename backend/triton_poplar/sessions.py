@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from simipu import (
     FileLoad,
     ForeignExecutableError,
     GraphOptions,
+    LoadedFiles,
     LoadError,
     LoadMemoryError,
     LoadTimeoutError,
@@ -48,6 +49,7 @@ from simipu import (
 
 import popef
 from popef._tools.memory import usable_memory_bytes
+from popef.source import FileState
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendState
@@ -240,14 +242,15 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     ModelConfigError for a model that does not load within the limits of `options`."""
     if not _needs_trial_load(state):
         return
-    files = [*state.executable_files, *state.weights_files]
+    paths = [*state.executable_files, *state.weights_files]
+    files = LoadedFiles(paths, state.file_states)
     file_load = FileLoad(state.executable_name, options)
     try:
         # The files that a graph of sim_graph_path refers to are known only after it is read.
         is_whole = state.graph_file is None
         if is_whole and KNOWN_FILES.have_loaded(files, file_load):
             return
-        held_bytes = sum(file.stat().st_size for file in files)
+        held_bytes = sum(path.stat().st_size for path in paths)
     except OSError as error:
         raise ModelConfigError(f"model {state.name!r}: {error}") from error
     began = time.monotonic()
@@ -264,7 +267,14 @@ def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) 
     own_seconds = state.parameters.sim_load_sec
     seconds = state.backend.start.limit_first(own_seconds)
     seconds = seconds if seconds < 1 else math.floor(seconds)  # for its messages
-    work = partial(_load_quietly, load, state.config, state.version_folder, state.backend)
+    work = partial(
+        _load_quietly,
+        load,
+        state.config,
+        state.version_folder,
+        state.backend,
+        file_states=state.file_states,
+    )
     named = f"model {state.name!r}"
     trial = Trial(work, held_bytes, _find_folders(state))
     try:
@@ -303,7 +313,12 @@ def _needs_trial_load(state: ModelState) -> bool:
 
 
 def _load_quietly(
-    load: Load, config: Mapping[str, Any], version_folder: Path, backend: BackendState
+    load: Load,
+    config: Mapping[str, Any],
+    version_folder: Path,
+    backend: BackendState,
+    *,
+    file_states: Sequence[FileState | None],
 ) -> None:
     """Load the model in the child process with the log switched off, because the later load for
     service logs the same messages."""
@@ -311,7 +326,7 @@ def _load_quietly(
     backend.start = ServerStart()  # the parent has set the limit, and ends this process at it
     config = {**config, "parameters": {**config.get("parameters", {}), **_TRIAL_PARAMETERS}}
     try:
-        load(ModelState(config, version_folder, backend))
+        load(ModelState(config, version_folder, backend, file_states=file_states))
     except (LoadTimeoutError, LoadMemoryError, MemoryError):
         raise
     except Exception as error:  # work that lacks memory must not be retried without limits

@@ -2,13 +2,14 @@
 can write is trusted."""
 
 import logging
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 from changed_options import OPTION_CHANGES, change_fields
 from simipu import GraphOptions, known_files
-from simipu.known_files import FileLoad, KnownFiles, LoadLimits, digest_files
+from simipu.known_files import FileLoad, KnownFiles, LoadedFiles, LoadLimits
 from simipu.private_folder import find_cache_folder
 
 LIMITS = LoadLimits(300, 1 << 30)
@@ -104,38 +105,66 @@ def test_a_digest_is_of_contents_their_order_and_the_versions(tmp_path, monkeypa
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_bytes(b"x" * (known_files._PIECE_BYTES + 1))
     two.write_bytes(b"")
-    digests = [digest_files(files) for files in ([one], [one, two], [two, one], [two])]
+    digests = [LoadedFiles.at(files).digest() for files in ([one], [one, two], [two, one], [two])]
     assert len(set(digests)) == 4
     again = tmp_path / "again"
     again.write_bytes(one.read_bytes())
-    assert digest_files([again]) == digests[0]
+    assert LoadedFiles.at([again]).digest() == digests[0]
     monkeypatch.setattr(known_files, "_VERSIONS", "another")
-    assert digest_files([one]) != digests[0]
+    assert LoadedFiles.at([one]).digest() != digests[0]
 
 
 def test_files_are_known_where_they_are_and_elsewhere_until_they_change(known, tmp_path):
     file, copy = tmp_path / "file", tmp_path / "copy"
     file.write_bytes(b"one")
     copy.write_bytes(b"one")
-    assert not known.have_loaded([file], LOAD)
-    known.remember_files([file], LOAD)
-    assert known.have_loaded([file], LOAD)
-    assert known.have_loaded([copy], LOAD)
+    assert not known.have_loaded(LoadedFiles.at([file]), LOAD)
+    known.remember_files(LoadedFiles.at([file]), LOAD)
+    assert known.have_loaded(LoadedFiles.at([file]), LOAD)
+    assert known.have_loaded(LoadedFiles.at([copy]), LOAD)
     copy.write_bytes(b"two")
-    assert not known.have_loaded([copy], LOAD)
+    assert not known.have_loaded(LoadedFiles.at([copy]), LOAD)
 
 
 def test_files_that_have_not_changed_are_not_read_again(known, tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    known.remember(digest_files([file], LOAD.describe()), LIMITS)
-    assert known.have_loaded([file], LOAD)
-    monkeypatch.setattr(known_files, "digest_files", lambda files, load="": "not known")
-    assert known.have_loaded([file], LOAD)
+    monkeypatch.setattr(known_files, "SETTLED_SECONDS", 0)
+    known.remember(LoadedFiles.at([file]).digest(LOAD.describe()), LIMITS)
+    assert known.have_loaded(LoadedFiles.at([file]), LOAD)
+    monkeypatch.setattr(LoadedFiles, "digest", lambda files, load="": "not known")
+    assert known.have_loaded(LoadedFiles.at([file]), LOAD)
     before = file.stat()
     file.write_bytes(b"two")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not known.have_loaded([file], LOAD)
+    assert not known.have_loaded(LoadedFiles.at([file]), LOAD)
+
+
+def test_a_file_that_changed_a_moment_ago_is_read_again(known, tmp_path):
+    """A writable mapping changes a file again without a new time."""
+    file = tmp_path / "file"
+    file.write_bytes(b"one")
+    files = LoadedFiles.at([file])
+    known.remember_files(files, LOAD)
+    with open(file, "r+b") as stream, mmap.mmap(stream.fileno(), 0) as mapping:
+        mapping[:] = b"two"
+        files = LoadedFiles.at([file])
+        assert not known.have_loaded(files, LOAD)
+        known.remember_files(files, LOAD)
+        mapping[:] = b"six"
+        assert not known.have_loaded(files, LOAD)
+
+
+@pytest.mark.parametrize("step", ["have_loaded", "remember_files"])
+def test_a_file_that_has_taken_the_place_of_the_loaded_one_is_not_digested(step, known, tmp_path):
+    file, other = tmp_path / "file", tmp_path / "other"
+    file.write_bytes(b"one")
+    other.write_bytes(b"two")
+    files = LoadedFiles.at([file])
+    other.replace(file)
+    with pytest.raises(OSError, match=r"file: the file was exchanged or written to while it was"):
+        getattr(known, step)(files, LOAD)
+    assert not known.have_loaded(LoadedFiles.at([file]), LOAD)
 
 
 LIMITED = {"ready_seconds": 299.0, "memory_bytes": 1 << 29}
@@ -146,14 +175,16 @@ INDIFFERENT = {"num_threads", "limit_seconds", "caches"}
 def test_a_load_with_another_option_is_not_known(name, known, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    known.remember_files([file], LOAD)
+    known.remember_files(LoadedFiles.at([file]), LOAD)
     changes = dict(change_fields(OPTIONS, {**OPTION_CHANGES, **LIMITED}))
-    assert known.have_loaded([file], FileLoad("model", changes[name])) == (name in INDIFFERENT)
+    assert known.have_loaded(LoadedFiles.at([file]), FileLoad("model", changes[name])) == (
+        name in INDIFFERENT
+    )
 
 
 def test_a_load_of_another_executable_of_the_same_files_is_not_known(known, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    known.remember_files([file], LOAD)
-    assert known.have_loaded([file], LOAD)
-    assert not known.have_loaded([file], FileLoad("evil", OPTIONS))
+    known.remember_files(LoadedFiles.at([file]), LOAD)
+    assert known.have_loaded(LoadedFiles.at([file]), LOAD)
+    assert not known.have_loaded(LoadedFiles.at([file]), FileLoad("evil", OPTIONS))

@@ -16,7 +16,7 @@ import pytest
 from frozen_inputs import scale_model, write_data
 from onnx import TensorProto, helper
 from sample_models import linear_model, make_model, write_executable
-from simipu import LoadError
+from simipu import LoadError, known_files
 from simipu.known_files import KNOWN_FILES
 from triton_poplar import sessions
 from triton_poplar.errors import ModelConfigError
@@ -136,6 +136,59 @@ def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):
     assert not KNOWN_FILES.folder.exists()
 
 
+def exchange(folder, op_type):
+    """Have another file take the executable's path."""
+    other = hostile.make_model([helper.make_node(op_type, ["x"], ["y"])])
+    write_executable(folder / "executable.popef", hostile.make_executable(other))
+
+
+def test_a_file_that_is_exchanged_during_its_first_load_is_rejected_and_not_known(
+    make_state, monkeypatch
+):
+    state = make_state(relu())
+    folder = state.version_folder
+    monkeypatch.setattr(sessions, "try_in_child", lambda *_: exchange(folder, "Abs"))
+    with pytest.raises(ModelConfigError, match=r"exchanged or written to .*; load the model again"):
+        load(state)
+    assert not KNOWN_FILES.folder.exists()
+
+
+def test_a_file_that_is_exchanged_after_its_digest_is_rejected(make_state, tried, monkeypatch):
+    load(make_state(relu()))
+    state = make_state()
+    have_loaded = known_files.KnownFiles.have_loaded
+
+    def exchange_later(*arguments):
+        known = have_loaded(*arguments)
+        exchange(state.version_folder, "Abs")
+        return known
+
+    monkeypatch.setattr(known_files.KnownFiles, "have_loaded", exchange_later)
+    with pytest.raises(ModelConfigError, match=r"exchanged or written to .*; load the model again"):
+        load(state)
+    assert tried == ["model 'model'"]
+
+
+def test_the_child_rejects_another_file_than_the_one_that_is_known_afterwards(
+    make_state, monkeypatch
+):
+    """The first file is back when the child has ended."""
+    monkeypatch.setattr(sessions.logging, "disable", lambda _: None)
+    state = make_state(relu())
+    path = state.version_folder / "executable.popef"
+    aside = path.with_suffix(".aside")
+    path.rename(aside)
+    exchange(state.version_folder, "Abs")
+    with pytest.raises(LoadError, match=r"exchanged or written to .*; load the model again"):
+        sessions._load_quietly(
+            lambda _: None,
+            state.config,
+            state.version_folder,
+            state.backend,
+            file_states=state.file_states,
+        )
+
+
 def test_the_parameter_turns_it_off(make_state, tried):
     load(make_state(relu(), sim_first_load="false"))
     assert tried == []
@@ -190,7 +243,7 @@ def test_the_child_loads_what_is_loaded_here(make_state):
     instance.execute([request])
     np.testing.assert_array_equal(request.outputs()["y"], [0, 2, 0, 4])
     instance.close()
-    assert len(os.listdir(KNOWN_FILES.folder)) == 2
+    assert len(os.listdir(KNOWN_FILES.folder)) == 1
 
 
 LOADER = """

@@ -27,6 +27,7 @@ from simipu import (
     CompileError,
     Direction,
     FileLoad,
+    LoadedFiles,
     LoadError,
     Program,
     ProgramKind,
@@ -263,7 +264,7 @@ class Executable:
         """Let this user's servers know these files, if the dry run has loaded the executable."""
         for load in self.loads if files else ():
             with suppress(OSError):
-                KNOWN_FILES.remember_files(files, load)
+                KNOWN_FILES.remember_files(LoadedFiles.at(files), load)
 
     def write_weights(self, writer: popef.Writer) -> None:
         """Write the streamed weights as tensor data."""
