@@ -9,7 +9,7 @@ from dataclasses import replace
 from popef._tools.channel import Channel, answer_requests
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
-from popef._tools.memory import limit_memory
+from popef._tools.memory import limit_addresses, limit_memory
 from simipu import errors
 from simipu.answers import encode_arrays, encode_error, encode_loaded
 from simipu.computed import ComputedGraph, GraphOptions, Lowered, Weights
@@ -20,6 +20,11 @@ from simipu.opening import open_confined
 
 _WEIGHT_COPIES = 6
 """Copies of its weights that a child has memory for: as received, widened and packed."""
+_MAPPINGS = 3
+"""Number of times that a trial maps its files; a mapping of a file is no private memory."""
+_LIBRARY_BYTES, _THREAD_BYTES = 4 << 30, 128 << 20
+"""Addresses that a child maps without private memory: for the code of libraries, of which OpenVINO
+and ONNX Runtime need 0.4 GiB, and for the C library's arena of each thread."""
 
 
 def serve(descriptor: int) -> None:
@@ -69,7 +74,10 @@ class _Answerer:
         else:
             lowered_weights = source.weights if isinstance(source, Lowered) else weights
             held = sum(value.nbytes for value in lowered_weights.values())
-        limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + OWN_BYTES)
+        private = options.memory_bytes + held * _WEIGHT_COPIES + OWN_BYTES
+        threads = max(options.num_threads, cores)
+        limit_memory(private)
+        limit_addresses(private + held * _MAPPINGS + _LIBRARY_BYTES + threads * _THREAD_BYTES)
         if isinstance(source, Trial):
             source.work()
             return ""

@@ -109,8 +109,12 @@ _NEW_THREAD = 0x00010000 | 0x00000800 | 0x00000100
 _NEW_PROCESS = 0x7E020080 | 0x00001000 | 0x0000E000
 """Bits of clone(2) that make namespaces (CLONE_NEW*) or concern other processes: CLONE_PIDFD,
 CLONE_PTRACE, CLONE_VFORK, CLONE_PARENT."""
-_SHARED, _ANONYMOUS = 0x01, 0x20
-"""Bits of mmap(2). Memory that has both does not count towards RLIMIT_DATA."""
+_SHARED, _PRIVATE, _ANONYMOUS = 0x01, 0x02, 0x20
+"""Bits of mmap(2). Memory that is shared and anonymous does not count towards RLIMIT_DATA."""
+_HARMLESS_MAPPINGS = 0x10 | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x20000 | 0x100000
+"""Further bits of mmap(2) that libraries use: MAP_FIXED, MAP_DENYWRITE, MAP_EXECUTABLE,
+MAP_NORESERVE, MAP_POPULATE, MAP_STACK, MAP_FIXED_NOREPLACE. Memory with MAP_GROWSDOWN does not
+count towards RLIMIT_DATA, nor do large pages (MAP_HUGETLB) that are only read."""
 _FILE_COMMANDS = (0, 1, 2, 3, 1030, 1032)
 """Commands of fcntl(2): F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. F_SETFL
 would change the standard error of the parent, F_SETOWN and F_SETSIG send it signals."""
@@ -176,12 +180,13 @@ def find_numbers(calls: dict[str, tuple[int, int]], machine: Machine) -> Iterabl
 def _list_checks(pid: int) -> dict[str, tuple[_Check, ...]]:
     own, own_or_thread = (_Check(0, (pid,)),), (_Check(0, (0, pid)),)
     new_thread = _Check(0, (_NEW_THREAD,), _NEW_THREAD | _NEW_PROCESS)
-    private = _Check(3, (0, _SHARED, _ANONYMOUS), _SHARED | _ANONYMOUS)
+    kinds = (_SHARED, _PRIVATE, _PRIVATE | _ANONYMOUS)
+    counted = _Check(3, kinds, _ALL_BITS & ~_HARMLESS_MAPPINGS)
     return {
         "openat": (_Check(2, (0,), _OPEN_TO_WRITE),),
         "open": (_Check(1, (0,), _OPEN_TO_WRITE),),
         "clone": (new_thread,),
-        "mmap": (private,),
+        "mmap": (counted,),
         "fcntl": (_Check(1, _FILE_COMMANDS),),
         "ioctl": (_Check(1, _DEVICE_REQUESTS),),
         "prctl": (_Check(0, _PROCESS_OPTIONS),),

@@ -27,9 +27,25 @@ def usable_memory_bytes() -> int:
 def limit_memory(num_bytes: int) -> None:
     """Limit the private memory of this process and its children; an existing limit is never
     raised."""
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _lower(resource.RLIMIT_DATA, num_bytes)
+
+
+def limit_addresses(num_bytes: int) -> None:
+    """Limit the addresses that this process and its children map beside those that are mapped now;
+    an existing limit is never raised.
+
+    This also limits memory that `limit_memory` does not count: page tables, stacks that grow, and
+    memory that was made read-only after it was written.
+    """
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        mapped = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _lower(resource.RLIMIT_AS, mapped + num_bytes)
+
+
+def _lower(number: int, limit: int) -> None:
+    _, most = resource.getrlimit(number)
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+    resource.setrlimit(number, (limit, limit))
 
 
 def offer_to_oom_killer(pid: int | str = "self", points: int = MAX_OOM_SCORE) -> None:

@@ -290,6 +290,31 @@ def test_a_child_of_root_can_raise_no_limit():
     isolation.try_in_child(lowering, limits, "model 'm'")
 
 
+USES = {
+    "private memory": "mmap.mmap(-1, {size}, flags=0x22)",
+    "private memory that is made read-only": (
+        "[libc.mprotect(ctypes.byref(ctypes.c_char.from_buffer(kept)), 1 << 20, 1)"
+        " for _ in range({size} >> 20) for kept in [keep(mmap.mmap(-1, 1 << 20, flags=0x22))]]"
+    ),
+    "page tables of memory that is only read": "mmap.mmap(-1, {size} << 9, flags=0x4022, prot=1)",
+}
+"""Code that uses so many bytes of memory, or as much for page tables, and lets go of none."""
+
+
+@pytest.mark.parametrize("use", USES)
+def test_no_use_of_memory_exceeds_the_limit_by_much(use):
+    if find_missing():
+        pytest.skip("this system confines nothing")
+    limits = GraphOptions(num_threads=1, ready_seconds=60.0, memory_bytes=1 << 28)
+    head = (
+        "import ctypes, mmap\nlibc = ctypes.CDLL(None, use_errno=True)\nall = []\n"
+        "def keep(memory):\n    all.append(memory)\n    return memory\n"
+    )
+    trial = isolation.Trial(partial(exec, head + USES[use].format(size=16 << 30), {}), 0)
+    with pytest.raises(LoadError, match=r"died|memory"):
+        isolation.try_in_child(trial, limits, "model 'm'")
+
+
 def test_threads_of_the_reference_are_not_pinned(capfd):
     """The sandbox forbids it, and ONNX Runtime would log an error."""
     node = helper.make_node("CumSum", ["x", "axis"], ["y"])

@@ -77,6 +77,7 @@ REFUSED = {
     "read shared memory by its name": "open('/dev/shm/' + SHARED, 'rb')",
     "remove shared memory by its name": "os.remove('/dev/shm/' + SHARED)",
     "make memory that no limit counts": "mmap.mmap(-1, 4096)",
+    "make memory that grows uncounted": "mmap.mmap(-1, 4096, flags=0x122)",
     "make a file without a name": "os.memfd_create('memory')",
     "cut an open file": "os.ftruncate(LOG, 0)",
     "overwrite an open file": "os.pwrite(LOG, b'x', 0)",
@@ -300,7 +301,10 @@ MY, PARENT = 4242, 4241
 ARGUMENTS = {
     "clone": ([(0x3D0F00,)], [(0x01200011,), (0x00010000,), (0x403D0F00,), (0x3DAF00,)]),
     "openat": ([(0, 0, os.O_RDONLY | os.O_CLOEXEC)], [(0, 0, os.O_RDWR), (0, 0, os.O_CREAT)]),
-    "mmap": ([(0, 9, 3, 0x22), (0, 9, 1, 0x1), (0, 9, 1, 0x20002)], [(0, 9, 3, 0x21)]),
+    "mmap": (
+        [(0, 9, 3, 0x22), (0, 9, 1, 0x1), (0, 9, 1, 0x20002), (0, 9, 3, 0x4032), (0, 9, 5, 0x812)],
+        [(0, 9, 3, 0x21), (0, 9, 3, 0x122), (0, 9, 1, 0x40022), (0, 9, 1, 0x3), (0, 9, 3, 0x28)],
+    ),
     "fcntl": ([(3, 1), (3, 1030)], [(3, 4), (3, 8), (3, 10), (3, 15), (3, 1026), (3, 1033)]),
     "ioctl": ([(3, 0x5401), (3, 0x5451)], [(3, 0x5412), (3, 0x5421), (3, 0x8901)]),
     "prctl": ([(15,), (0x53564D41,)], [(1,), (4,), (22,), (35,), (36,), (0x59616D61,)]),
