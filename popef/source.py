@@ -73,7 +73,7 @@ class MemorySource:
     def __init__(self, name: str, data: bytes | bytearray) -> None:
         self.name = name
         self.size = len(data)
-        self.state = None
+        self.state: FileState | None = None
         self._data: memoryview | None = memoryview(data).toreadonly()
 
     def read(self, offset: int, size: int) -> bytes:

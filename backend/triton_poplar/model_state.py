@@ -69,9 +69,9 @@ class ModelState:
     """Files and parameters of a model, read and checked.
 
     `config` is Triton's model configuration (JSON form), `version_folder` the folder of the loaded
-    version, `gpu` the number of the GPU of an instance that is on one, `file_states` the states that
-    the PopEF files must have if another process has opened them before. Raises ModelConfigError that
-    names what is wrong, where, what was expected and found.
+    version, `gpu` the number of the GPU of an instance that is on one. `file_states` are the states
+    that the PopEF files must have, if another process has opened them before. Raises
+    ModelConfigError that names what is wrong, where, what was expected and found.
     """
 
     def __init__(
