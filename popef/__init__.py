@@ -14,18 +14,30 @@ The names are those of the real `popef` package, so programs written for it run 
 
 import os
 
-from ._tools.lazy import make_lazy
-from ._tools.version import __version__ as __version__
-
-# The name is known to type checkers. Next to nothing is imported until a command handles
-# interrupts, so that an early one shows no traceback; typing would take half of that time.
+# The name is known to type checkers. Nothing is imported until a command handles interrupts
+# (`_tools.start`), so that an early one shows no traceback.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from ._tools.version import __version__ as __version__
     from .public import *  # noqa: F403
     from .public import __all__ as __all__
 else:
-    __getattr__, __dir__ = make_lazy(__name__)
+
+    def __getattr__(name):
+        if name == "__version__":
+            from ._tools.version import __version__
+
+            return __version__
+        from ._tools.lazy import make_lazy
+
+        return make_lazy(__name__)[0](name)
+
+    def __dir__():
+        from ._tools.lazy import make_lazy
+
+        return make_lazy(__name__)[1]()
+
 
 if os.environ.get("POPEF_LOG_LEVEL"):
     from .log import configure as _configure_log

@@ -2,23 +2,35 @@
 `--version` answers at once. Only a process that is such a command imports this module: an interrupt
 exits it at once from then on."""
 
-from __future__ import annotations
-
-import importlib
+import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from collections.abc import Callable
 
-from .interrupts import INTERRUPTED, exit_at_once
-from .lazy import importing
-from .shortages import describe_last_line, name_limit
-from .version import __version__
-
-exit_at_once()
+TYPE_CHECKING = False  # see popef/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def start(module: str, describe_version: Callable[[], str]) -> int:
+def _exit(*_: object) -> None:
+    os._exit(130)
+
+
+# An interrupt before this shows Python's traceback. So this is done before any file is opened,
+# which takes milliseconds on a busy machine, with what Python has loaded: even `signal` is a file.
+for _number in (_signal.SIGINT, _signal.SIGTERM):
+    if _signal.getsignal(_number) != _signal.SIG_IGN:
+        _signal.signal(_number, _exit)
+
+
+def start(module: str, describe_version: "Callable[[], str]") -> int:
     """Run `main` of a module and return the exit status of the process."""
+    import importlib
+
+    from .interrupts import INTERRUPTED, exit_at_once
+    from .lazy import importing
+    from .shortages import describe_last_line, name_limit
+
+    exit_at_once()
     if sys.argv[1:] in (["--version"], ["-v"]):
         print(describe_version())
         return 0
@@ -39,9 +51,15 @@ def start(module: str, describe_version: Callable[[], str]) -> int:
 
 def popef() -> int:
     """Run the command `popef`."""
-    return start("popef.commands.cli", lambda: f"popef {__version__}")
+    return start("popef.commands.cli", lambda: f"popef {_read_version()}")
 
 
 def popef_dump() -> int:
     """Run the command `popef_dump`."""
-    return start("popef.commands.dump", lambda: f"popef_dump {__version__}")
+    return start("popef.commands.dump", lambda: f"popef_dump {_read_version()}")
+
+
+def _read_version() -> str:
+    from .version import __version__
+
+    return __version__

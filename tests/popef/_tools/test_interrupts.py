@@ -63,8 +63,8 @@ WORK = {
         "def work():\n    try: interrupt()\n    except KeyboardInterrupt: raise ImportError('x')"
     ),
     "in an exit handler": (
-        "import atexit, time\natexit.register(time.sleep, 60)\natexit.register(interrupt)\n"
-        "def work(): pass"
+        "import atexit, time\n"
+        "def work(): atexit.register(time.sleep, 60); atexit.register(interrupt)"
     ),
     "while the threads end": (
         "import threading, time\n"
@@ -134,6 +134,31 @@ def test_other_errors_that_python_drops_are_shown():
     )
     assert status == 0
     assert "ZeroDivisionError" in errors
+
+
+FIRST = {
+    "poplar_triton.start": ["poplar_triton", "poplar_triton.start"],
+    "popef._tools.start": ["popef", "popef._tools", "popef._tools.start"],
+}
+"""The first module of commands: all that its import may import."""
+
+
+@pytest.mark.parametrize("module", FIRST)
+def test_nothing_is_imported_before_an_interrupt_exits_a_command(module):
+    program = (
+        "import os, signal, sys\nbefore = {*sys.modules}\n"
+        f"import {module}\n"
+        "print(*sorted({*sys.modules} - before))\nos.kill(os.getpid(), signal.SIGINT)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+    assert ended.stdout.split() == FIRST[module]
 
 
 @pytest.mark.slow
