@@ -95,6 +95,23 @@ def test_a_stub_that_is_killed_or_stopped_while_it_loads_costs_a_restart(start, 
         assert server.read_metric("poplar_supervisor_stalls_total", program="stub") == len(stalled)
 
 
+def test_a_stub_that_is_killed_as_soon_as_all_models_are_loaded_is_healed(start):
+    """The server is not ready yet, so that the supervisor has not looked at the stubs yet."""
+    with start(*HEALING) as server:
+        loaded = ("successfully loaded 'slow'", "successfully loaded 'sound'")
+        wait_until(lambda: all(words in server.log.read_text() for words in loaded), "the loads")
+        server.kill_stub("slow")
+        wait_until(lambda: find_healing(server), "the supervisor heals it")
+        server.wait_until_ready()
+        assert server.find_versions("slow") == ["1"]
+
+
+def find_healing(server):
+    """Return the lines that say that a model is reloaded, or the server started again."""
+    words = ("reloaded in", "is ready again", "in a load, whose end")
+    return [line for line in read_events(server) if any(each in line for each in words)]
+
+
 def test_without_a_restart_the_server_ends_at_once_and_names_the_stub(start):
     with start() as server:
         wait_for_loading_stub(server)

@@ -80,7 +80,8 @@ class Restarts:
 
 class StartWatch:
     """Watches the processes of a server that is not ready yet, with the rules that hold for one
-    that serves. `pause` is for `TritonServer.start`."""
+    that serves. `pause` is for `TritonServer.start`; `hand_over` is for the supervisor of the
+    server that is ready."""
 
     def __init__(
         self,
@@ -116,21 +117,34 @@ class StartWatch:
             self._look()
         return self._wait(seconds)
 
-    def _look(self) -> None:
+    def hand_over(self) -> StubWatch:
+        """Return the watch that knows the stubs of the start. A stub that has died since the last
+        look is lost there; without a process it is not recognized any more."""
+        watch = self._find_watch()
+        watch.scan()
+        watch.forget_reaped()
+        return watch
+
+    def _find_watch(self) -> StubWatch:
+        """Return the watch of the server's stubs; the server has no process id before its start."""
         if self._watch is None:
             remote = is_remote(self._server.model_repository)
             self._watch = StubWatch(self._server.pid, is_remote=remote)
-        living, lost = self._watch.scan()
+        return self._watch
+
+    def _look(self) -> None:
+        watch = self._find_watch()
+        living, lost = watch.scan()
         for stub in set(living) - self._known:
             offer_to_oom_killer(stub.pid, VICTIM_POINTS)
         self._known = set(living)
-        stalled = self._stalls.scan(self._watch.servers, living)
+        stalled = self._stalls.scan(watch.servers, living)
         for stall in self._state.note_stalls(stalled):
             self._end(stall)
         if not any(stall.stub is None for stall in stalled):
             self._moved_at = self._clock()
         self._state.is_silent = self._clock() > self._moved_at + SILENCE_SECONDS
-        if dead := self._find_dead(self._watch.servers):
+        if dead := self._find_dead(watch.servers):
             self._state.note_stubs(living, [stub for stub in lost if stub.pid in dead])
             error = LostServerError(self._describe(dead, lost))
             self._server.kill()

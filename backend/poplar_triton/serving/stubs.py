@@ -108,6 +108,10 @@ class StubWatch:
         """Forget a lost stub, whose instance is no longer served."""
         self._lost.discard(stub)
 
+    def forget_reaped(self) -> None:
+        """Forget the lost stubs that their server has reaped: it has ended them itself."""
+        self._lost = {stub for stub in self._lost if self._read_state(stub)}
+
     def ignore(self, stub: Stub) -> None:
         """Count a killed stub as lost from now on, even if the kernel ends it later."""
         if self._stubs.pop(stub.pid, None) is not None:
@@ -159,11 +163,15 @@ class StubWatch:
         return folder.name
 
     def _is_alive(self, stub: Stub) -> bool:
-        """Return whether the stub still exists, with no other process under its id."""
+        """Return whether the stub still runs."""
+        return self._read_state(stub) not in ("", "Z", "X")
+
+    def _read_state(self, stub: Stub) -> str:
+        """Return the state of a stub's process; "" if there is none, or another under its id."""
         with suppress(OSError, ValueError):
             stat = read_stat(stub.pid, self._proc)
-            return stat.state not in "ZX" and stat.started == stub.started
-        return False
+            return stat.state if stat.started == stub.started else ""
+        return ""
 
 
 def find_zombies(parents: Collection[int], proc: Path = PROC) -> list[int]:

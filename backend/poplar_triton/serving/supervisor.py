@@ -27,7 +27,7 @@ from poplar_triton.serving.starting import (
     Wait,
     start_first,
 )
-from poplar_triton.serving.stubs import OrphanWatch, Stall, StallWatch, Stub, StubWatch
+from poplar_triton.serving.stubs import OrphanWatch, Stall, StallWatch, Stub
 from poplar_triton.serving.traffic import TrafficWatch
 
 LOOK_SECONDS = 0.2
@@ -105,6 +105,7 @@ class Supervisor:
         self._stop = StopRequest()
         self._restarts = Restarts(settings.restarts, tell, clock)
         self._served: set[str] = set()
+        self._start_watch = self._watch_start(self._stop.wait)
 
     def catch_signals(self) -> None:
         """Handle SIGTERM and SIGINT from now on: the first asks to stop, the second not to wait for
@@ -150,7 +151,7 @@ class Supervisor:
         return False
 
     def _watch_start(self, wait: Wait) -> StartWatch:
-        return StartWatch(
+        self._start_watch = StartWatch(
             self._server,
             self._state,
             self._tell,
@@ -159,11 +160,12 @@ class Supervisor:
             wait=wait,
             clock=self._clock,
         )
+        return self._start_watch
 
     def _begin(self) -> None:
         """Reset the supervisor's state for a server that has just been started."""
         remote = is_remote(self._server.model_repository)
-        self._watch = StubWatch(self._server.pid, is_remote=remote)
+        self._watch = self._start_watch.hand_over()
         self._classifier = DeadStubClassifier(self._server.endpoint, is_remote=remote)
         self._stalls = StallWatch()
         self._known: set[Stub] = set()

@@ -119,6 +119,24 @@ def test_a_stub_that_ends_in_order_is_reaped(stage):
     assert stage.killed == []
 
 
+def test_a_stub_that_dies_after_the_last_look_is_lost_to_the_supervisor(stage):
+    watch = stage.watch()
+    stage.add_stub()
+    stage.look_for(watch, 1)
+    stage.add_stub("Z")
+    living, lost = watch.hand_over().scan()
+    assert (living, [stub.title for stub in lost]) == ([], ["m_0_0 of model 'm' version 1"])
+
+
+def test_a_stub_that_ended_in_order_during_the_start_is_not_lost(stage):
+    watch = stage.watch()
+    stage.add_stub()
+    stage.look_for(watch, 1)
+    (stage.proc.folder / str(STUB) / "stat").unlink()
+    stage.look_for(watch, 1)
+    assert watch.hand_over().scan() == ([], [])
+
+
 @pytest.mark.parametrize(("pid", "name"), [(SERVER, "tritonserver"), (STUB, "m_0_0 of model 'm'")])
 @pytest.mark.parametrize("heals", [True, False])
 def test_a_process_that_is_stopped_is_named_and_killed_where_that_heals(stage, pid, name, heals):

@@ -61,6 +61,9 @@ class Server:
     def forget(self, stub):
         self.lost.remove(stub)
 
+    def forget_reaped(self):
+        pass
+
     def ignore(self, stub):
         self.stalled.clear()
         self.living.remove(stub)
@@ -166,8 +169,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(starting, "FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(starting, "LOOK_SECONDS", 0.0)
     offered: list[int] = []
+    monkeypatch.setattr(starting, "StubWatch", lambda *_, **__: Watch.current)
     for module in (supervisor, starting):
-        monkeypatch.setattr(module, "StubWatch", lambda *_, **__: Watch.current)
         monkeypatch.setattr(module, "StallWatch", Watch)
         monkeypatch.setattr(module, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
     return offered
@@ -203,6 +206,25 @@ def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
     assert it.run(it.lose, lambda: it.server.lost.clear(), lambda: None)
     assert it.seen == [("", "")]
     assert it.lines[1:] == ["all instances are alive again"]
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_an_instance_that_dies_before_the_first_look_is_dead(play, monkeypatch, restarts):
+    """Each watch of stubs knows those that it has seen alive, so there is one for each start."""
+    it = play(restarts=restarts)
+    watches = []
+
+    def make_watch(*_, **__):
+        watches.append(it.server.starts)
+        return it.server
+
+    monkeypatch.setattr(starting, "StubWatch", make_watch)
+    it.supervisor.start(it.supervisor._stop.wait)
+    it.lose()
+    looks = [it.die] if restarts else []
+    assert it.run(*looks, it.lose, it.pass_time)
+    assert watches == [1, 2][: 1 + restarts]
+    assert it.seen == [("dead: m_0_0 of model 'm' version 1", "")]
 
 
 def test_an_instance_that_is_served_no_more_is_not_dead(play):
