@@ -21,7 +21,7 @@ from model_runtime import (
     take_next_run,
 )
 from model_runtime.pvti import Graph, Trace
-from simipu.errors import SimIpuError
+from simipu.errors import LoadTimeoutError, SimIpuError
 
 import popef
 from popef._tools.arrays import Array
@@ -30,7 +30,12 @@ from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
-from triton_poplar.sessions import load_first, load_session, make_graph_options
+from triton_poplar.sessions import (
+    describe_timeout,
+    load_first,
+    load_session,
+    make_graph_options,
+)
 from triton_poplar.statistics import Histogram, Statistics
 
 DEFAULT_TIMEOUT_NS = 500_000
@@ -527,8 +532,12 @@ class RequestCollection:
 def _open_session(model_state: ModelState) -> Session:
     """Return the session of a model with its weights loaded. Raises ModelConfigError if the model
     cannot be loaded."""
-    load_first(model_state, make_graph_options(model_state), load_session)
+    options = make_graph_options(model_state)
+    load_first(model_state, options, load_session)
     try:
         return load_session(model_state)
+    except LoadTimeoutError as error:
+        text = describe_timeout(model_state, error, options.ready_seconds)
+        raise ModelConfigError(f"model {model_state.name!r}: {text}") from error
     except (ModelRuntimeError, SimIpuError, popef.PopefError) as error:
         raise ModelConfigError(f"model {model_state.name!r}: {error}") from error

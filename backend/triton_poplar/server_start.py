@@ -1,9 +1,12 @@
 """Time that a server's start leaves for the load of a model.
 
 A tritonserver serves nothing until it has tried to load every model of its repository, and whoever
-has started it waits for a limited time only. So the loads of a start share that time: unknown files
-may take a third of what is left. However many models never end to load, one after the other, each
-leaves two thirds to the others. A server that listens has started, and sets no limit.
+has started it waits for a limited time only. So the loads of a start share a part of that time:
+unknown files may take a quarter of what is left. However many models never end to load, one after
+the other, each leaves three quarters to the others. Once that part is used up, unknown files are
+not tried at all: each model costs the start of its processes, which takes seconds on a busy
+machine, and for which the rest of the time is. Such models are loaded after the start. A server
+that listens has started, and sets no limit.
 """
 
 from __future__ import annotations
@@ -20,14 +23,20 @@ from popef._tools.sockets import LISTENS, find_owned, iter_inodes
 START_SECONDS = 300
 """Default time limit of a server's start: that of `poplar-triton serve`, and what process managers
 may be told for a tritonserver of their own."""
+CUT_SHORT = "the server's start leaves it too little time"
+"""Words in the error of a model that was not tried, or was given up before its own limit, while the
+server starts. It may be sound, and is to be loaded again after the start."""
 _USABLE = 0.9
-"""Part of the limit that loads may use. The rest is for the server itself, and for the last loads,
-which get the minimum."""
-_SHARE = 1 / 3
+"""Part of the limit that the loads of known files may use. The rest is for the server itself, and
+for the last loads, which get the minimum."""
+_USABLE_FIRST = 0.6
+"""Part of the limit in which unknown files are loaded."""
+_SHARE = 1 / 4
 """Part of the time left that the first load of unknown files may take. A load that succeeds in it
 is done once more, in the server's process."""
-_MIN_SHARE = 1 / 150
-"""Minimum time limit of a load, as a part of the start's limit."""
+_MIN_SHARE = 1 / 60
+"""Minimum time limit of a load, as a part of the start's limit. Unknown files are not tried for
+less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +57,43 @@ class ServerStart:
             return cls(time.monotonic() - age, limit_seconds, pid)
         return cls()
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no unknown files are to be tried any more in this start."""
+        left = self._find_left(_USABLE_FIRST)
+        return left is not None and _SHARE * left < self._least
+
     def limit(self, seconds: float) -> float:
         """Return the time limit of a load that may take `seconds` of its own."""
-        left = self._find_left()
+        left = self._find_left(_USABLE)
         return seconds if left is None else min(seconds, max(left, self._least))
 
     def limit_first(self, seconds: float) -> float:
         """Return the time limit of a first load, of unknown files, that may take `seconds` of its
         own."""
-        left = self._find_left()
+        left = self._find_left(_USABLE_FIRST)
         return seconds if left is None else min(seconds, max(_SHARE * left, self._least))
+
+    def describe_cut(self) -> str:
+        """Return why a model is not loaded in the start, and what to do."""
+        usable = _USABLE_FIRST * self.limit_seconds
+        return (
+            f"{CUT_SHORT}: unknown files get a quarter of what is left of its first {usable:g} s; "
+            "poplar-triton loads it after the start; load it again later with another server, or "
+            f"raise the start's limit of {self.limit_seconds:g} s (--start-seconds of "
+            "poplar-triton, sim_start_sec of another server)"
+        )
 
     @property
     def _least(self) -> float:
         return _MIN_SHARE * self.limit_seconds
 
-    def _find_left(self) -> float | None:
-        """Return how many seconds of the start are left; None if it is over."""
+    def _find_left(self, usable: float) -> float | None:
+        """Return how many seconds are left of the usable part of the start; None if the start is
+        over."""
         age = time.monotonic() - self.began
         if age > self.limit_seconds:
             return None
         if self.pid and find_owned(self.pid, set(iter_inodes(LISTENS))):
             return None
-        return _USABLE * self.limit_seconds - age
+        return usable * self.limit_seconds - age

@@ -239,8 +239,11 @@ _TRIAL_PARAMETERS = {
 
 def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     """Load the model with `load` in a child process, unless its files are known. Raises
-    ModelConfigError for a model that does not load within the limits of `options`."""
+    ModelConfigError for a model that does not load within the limits of `options`, and for one
+    that the server's start has no time for."""
     if not _needs_trial_load(state):
+        if state.parameters.sim_isolation == "process":
+            _check_time(state)
         return
     paths = [*state.executable_files, *state.weights_files]
     files = LoadedFiles(paths, state.file_states)
@@ -253,6 +256,7 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
         held_bytes = sum(path.stat().st_size for path in paths)
     except OSError as error:
         raise ModelConfigError(f"model {state.name!r}: {error}") from error
+    _check_time(state)
     began = time.monotonic()
     _try(state, options, load, held_bytes)
     seconds = time.monotonic() - began
@@ -262,10 +266,24 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
             KNOWN_FILES.remember_files(files, file_load.within(seconds))
 
 
+def describe_timeout(state: ModelState, error: LoadTimeoutError, seconds: float) -> str:
+    """Return the text of the error of a load that had `seconds`; the server's start may be why it
+    had no more."""
+    is_cut = seconds < state.parameters.sim_load_sec
+    return f"{error}; {state.backend.start.describe_cut()}" if is_cut else str(error)
+
+
+def _check_time(state: ModelState) -> None:
+    """Raise ModelConfigError if the server's start has no time left for files that are not known,
+    or that a child process loads each time."""
+    start = state.backend.start
+    if start.is_used_up:
+        raise ModelConfigError(f"model {state.name!r} was not tried: {start.describe_cut()}")
+
+
 def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) -> None:
     """Load the model in a child process. Raises ModelConfigError if that fails."""
-    own_seconds = state.parameters.sim_load_sec
-    seconds = state.backend.start.limit_first(own_seconds)
+    seconds = state.backend.start.limit_first(state.parameters.sim_load_sec)
     seconds = seconds if seconds < 1 else math.floor(seconds)  # for its messages
     work = partial(
         _load_quietly,
@@ -280,13 +298,8 @@ def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) 
     try:
         try_in_child(trial, replace(options, ready_seconds=seconds), named)
     except LoadError as error:
-        text = str(error)
-        if isinstance(error, LoadTimeoutError) and seconds < own_seconds:
-            text += (
-                "; while the server starts, the limit is a third of the time left of "
-                f"{state.backend.start.limit_seconds:g} s: load the model again later, or raise "
-                "--start-seconds of poplar-triton (sim_start_sec of another server)"
-            )
+        is_late = isinstance(error, LoadTimeoutError)
+        text = describe_timeout(state, error, seconds) if is_late else str(error)
         raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
 
 

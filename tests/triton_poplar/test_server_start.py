@@ -9,11 +9,12 @@ import pytest
 from onnx import helper
 from sample_models import write_executable
 from simipu import LoadTimeoutError
-from triton_poplar import server_start, sessions
+from triton_poplar import instance_state, server_start, sessions
 from triton_poplar.errors import ModelConfigError
+from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendOptions, Parameters
-from triton_poplar.server_start import ServerStart
+from triton_poplar.server_start import CUT_SHORT, ServerStart
 from triton_poplar.sessions import load_session, make_graph_options
 
 LIMIT = 300.0
@@ -51,14 +52,18 @@ def test_by_default_a_load_takes_a_third_of_a_start_at_most():
     )
 
 
-@pytest.mark.parametrize("limit", [1.0, 24.0, LIMIT, 3600.0])
-@pytest.mark.parametrize("count", [1, 5, 20])
+@pytest.mark.parametrize("limit", [1.0, 60.0, LIMIT, 3600.0])
+@pytest.mark.parametrize("count", [1, 10, 20])
 def test_loads_that_never_end_one_after_the_other_end_before_the_start(clock, limit, count):
-    """Each takes its limit, and what its process may take to report it (simipu.isolation)."""
+    """Each takes its limit, what its process may take to report it (simipu.isolation), and the
+    start of the processes of its model, which nothing limits."""
     start = ServerStart(clock[0], limit)
+    stub_seconds = limit / 60
     for _ in range(count):
-        seconds = start.limit_first(90)
-        clock[0] += seconds + min(0.25 * seconds, 10)
+        clock[0] += stub_seconds
+        if not start.is_used_up:
+            seconds = start.limit_first(90)
+            clock[0] += seconds + min(0.25 * seconds, 10)
     assert clock[0] < 1000 + limit
 
 
@@ -67,18 +72,32 @@ def test_slow_loads_one_after_the_other_end_before_the_start(clock, count):
     """A load that succeeds is done twice: in a child process first."""
     start = ServerStart(clock[0], LIMIT)
     for _ in range(count):
-        clock[0] += 2 * start.limit_first(90)
+        if not start.is_used_up:
+            clock[0] += 2 * start.limit_first(90)
     assert clock[0] < 1000 + LIMIT
 
 
 def test_a_load_of_a_known_file_may_take_what_is_left(clock):
     start = ServerStart(clock[0], LIMIT)
-    assert start.limit(90) == start.limit_first(90) == 90
-    clock[0] += 200
+    assert (start.limit(90), start.limit_first(90)) == (90, pytest.approx(45))
+    clock[0] += 120
+    assert start.limit(90) == 90
+    assert start.limit_first(90) == pytest.approx(15)
+    clock[0] += 80
     assert start.limit(90) == pytest.approx(70)
-    assert start.limit_first(90) == pytest.approx(70 / 3)
+    assert start.is_used_up
     clock[0] += 90
-    assert start.limit(90) == start.limit_first(90) == pytest.approx(2)
+    assert start.limit(90) == pytest.approx(5)
+
+
+def test_a_part_of_the_start_is_left_to_models_that_are_not_tried(clock):
+    start = ServerStart(clock[0], LIMIT)
+    clock[0] += 159
+    assert not start.is_used_up
+    clock[0] += 2
+    assert start.is_used_up
+    clock[0] += LIMIT
+    assert not start.is_used_up
 
 
 def test_after_the_start_a_load_has_its_own_limit(clock):
@@ -91,8 +110,8 @@ def test_after_the_start_a_load_has_its_own_limit(clock):
 def test_a_server_has_started_once_it_listens():
     start = ServerStart.of_process(os.getpid(), 10**6)
     assert start.began < time.monotonic()
-    start = ServerStart(time.monotonic(), 30, os.getpid())
-    assert start.limit_first(90) == pytest.approx(9, abs=1)
+    start = ServerStart(time.monotonic(), 40, os.getpid())
+    assert start.limit_first(90) == pytest.approx(6, abs=1)
     with socket.create_server(("127.0.0.1", 0)):
         assert start.limit_first(90) == 90
 
@@ -106,7 +125,7 @@ def test_models_get_the_limits_of_the_start(clock, tmp_path, make_state):
     for state in (known, isolated):
         state.backend.start = ServerStart(clock[0], 90)
     assert make_graph_options(known).ready_seconds == pytest.approx(81)
-    assert make_graph_options(isolated).ready_seconds == pytest.approx(27)
+    assert make_graph_options(isolated).ready_seconds == pytest.approx(13.5)
 
 
 def test_a_first_load_that_the_start_cuts_short_says_so(make_state, monkeypatch):
@@ -116,9 +135,37 @@ def test_a_first_load_that_the_start_cuts_short_says_so(make_state, monkeypatch)
     monkeypatch.setattr(sessions, "try_in_child", run_out_of_time)
     state = make_state()
     state.backend.start = ServerStart(time.monotonic(), 100)
-    words = r"^model 'model': it was not ready within 2\d s; while the server starts, .* of 100 s: "
+    words = rf"^model 'model': it was not ready within 1\d s; {CUT_SHORT}: .* first 60 s; "
     with pytest.raises(ModelConfigError, match=words):
         sessions.load_first(state, make_graph_options(state), load_session)
     state.backend.start = ServerStart()
     with pytest.raises(ModelConfigError, match=r"^model 'model': it was not ready within 90 s$"):
         sessions.load_first(state, make_graph_options(state), load_session)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"sim_isolation": "process"}], ids=["own", "isolated"])
+def test_unknown_files_are_not_tried_once_the_start_has_no_time_left(
+    make_state, clock, monkeypatch, parameters
+):
+    state = make_state(**parameters)
+    state.backend.start = ServerStart(clock[0], 100)
+    clock[0] += 59
+    monkeypatch.setattr(sessions, "try_in_child", lambda *_: pytest.fail("it was tried"))
+    words = rf"^model 'model' was not tried: {CUT_SHORT}: "
+    with pytest.raises(ModelConfigError, match=words):
+        ModelInstanceState(state, "model_0")
+    clock[0] += 42
+    if parameters:
+        ModelInstanceState(state, "model_0").close()
+
+
+def test_an_isolated_load_that_the_start_cuts_short_says_so(make_state, monkeypatch):
+    def run_out_of_time(_):
+        raise LoadTimeoutError("it was not ready within 1 s")
+
+    monkeypatch.setattr(instance_state, "load_session", run_out_of_time)
+    state = make_state(sim_isolation="process")
+    state.backend.start = ServerStart(time.monotonic(), 100)
+    words = rf"^model 'model': it was not ready within 1 s; {CUT_SHORT}: "
+    with pytest.raises(ModelConfigError, match=words):
+        ModelInstanceState(state, "model_0")

@@ -194,7 +194,7 @@ def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, l
     for name in ("an_endless", "the_last_endless"):
         line = f"model '{name}' version 1 is not served: model '{name}': it was not ready within "
         assert line in log.read_text()
-    assert "the limit is a third of the time left of 30 s" in log.read_text()
+    assert "the start's limit of 30 s" in log.read_text()
 
 
 def free_port():
