@@ -21,7 +21,7 @@ from model_runtime import (
     take_next_run,
 )
 from model_runtime.pvti import Graph, Trace
-from simipu.errors import LoadTimeoutError, SimIpuError
+from simipu.errors import LoadError, SimIpuError
 
 import popef
 from popef._tools.arrays import Array
@@ -31,7 +31,7 @@ from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
 from triton_poplar.sessions import (
-    describe_timeout,
+    describe_failure,
     load_first,
     load_session,
     make_graph_options,
@@ -536,8 +536,8 @@ def _open_session(model_state: ModelState) -> Session:
     load_first(model_state, options, load_session)
     try:
         return load_session(model_state)
-    except LoadTimeoutError as error:
-        text = describe_timeout(model_state, error, options.ready_seconds)
+    except LoadError as error:
+        text = describe_failure(model_state, error, options.ready_seconds)
         raise ModelConfigError(f"model {model_state.name!r}: {text}") from error
     except (ModelRuntimeError, SimIpuError, popef.PopefError) as error:
         raise ModelConfigError(f"model {model_state.name!r}: {error}") from error

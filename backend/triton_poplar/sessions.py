@@ -266,10 +266,10 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
             KNOWN_FILES.remember_files(files, file_load.within(seconds))
 
 
-def describe_timeout(state: ModelState, error: LoadTimeoutError, seconds: float) -> str:
+def describe_failure(state: ModelState, error: LoadError, seconds: float) -> str:
     """Return the text of the error of a load that had `seconds`; the server's start may be why it
     had no more."""
-    is_cut = seconds < state.parameters.sim_load_sec
+    is_cut = isinstance(error, LoadTimeoutError) and seconds < state.parameters.sim_load_sec
     return f"{error}; {state.backend.start.describe_cut()}" if is_cut else str(error)
 
 
@@ -298,8 +298,7 @@ def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) 
     try:
         try_in_child(trial, replace(options, ready_seconds=seconds), named)
     except LoadError as error:
-        is_late = isinstance(error, LoadTimeoutError)
-        text = describe_timeout(state, error, seconds) if is_late else str(error)
+        text = describe_failure(state, error, seconds)
         raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
 
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from triton_poplar.parameters import environment_variable
-from triton_poplar.server_start import START_SECONDS
+from triton_poplar.server_start import CUT_SHORT, START_SECONDS
 
 from popef._tools.child import LOST_WHILE_LOADING, die_with
 from popef._tools.memory import offer_to_oom_killer
@@ -326,13 +326,13 @@ class TritonServer:
         return self._output.loading_models if self._output else frozenset()
 
     def find_lost_models(self) -> dict[str, str]:
-        """Return the models that did not load because a process of theirs was killed or stopped,
-        and the reason for each: a later load may succeed. Raises ServerError as `list_models`
-        does."""
+        """Return the models that did not load because a process of theirs was killed or stopped, or
+        the start had no time for them, and the reason for each: a later load may succeed. Raises
+        ServerError as `list_models` does."""
         return {
             name: reason.partition("\n")[0]
             for name, reason in self.failed_models().items()
-            if LOST_WHILE_LOADING in reason or _DEAD_STUB in reason
+            if any(words in reason for words in (LOST_WHILE_LOADING, _DEAD_STUB, CUT_SHORT))
         }
 
     @property

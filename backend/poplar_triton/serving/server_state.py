@@ -55,6 +55,9 @@ class ServerState(Collector):
         self.lost_models: Mapping[str, str] = {}
         """Models that did not load because a process of theirs was killed or stopped, and the
         reason for each."""
+        self.late_models: Mapping[str, str] = {}
+        """Models that the start had no time for, and that are loaded now, and the reason for
+        each."""
         self.hopeless = ""
         """Reason why the server cannot be healed; "" if it can."""
         self.start_seconds = 0.0
@@ -234,8 +237,8 @@ class ServerState(Collector):
             return "tritonserver does not report that it is ready"
         if self._dead:
             return describe_dead(self._dead)
-        if self.lost_models:
-            lost = sorted(self.lost_models.items())
+        if self.lost_models or self.late_models:
+            lost = sorted({**self.lost_models, **self.late_models}.items())
             return f"not loaded: {name_some([f'{name!r} ({reason})' for name, reason in lost])}"
         if self.silent_models:
             return f"no response to a canary: {name_some(self.silent_models)}"

@@ -17,6 +17,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving.canary import Canary
 from poplar_triton.serving.endpoint import HttpEndpoint
 from poplar_triton.serving.healer import DeadStubClassifier, Healer
+from poplar_triton.serving.late_loads import LateLoads, is_late
 from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
@@ -181,11 +182,21 @@ class Supervisor:
         self._unready: list[str] = []
         self._asked_at = self._asked_models_at = float("-inf")
         self._answered_at = self._clock()
-        self._state.lost_models = {}
+        self._find_lost_models()
+
+    def _find_lost_models(self) -> None:
+        """Find the models that have not loaded, but may: they are named, and loaded now or healed
+        as far as that is allowed."""
+        lost: dict[str, str] = {}
         with suppress(ServerError):  # a server that does not list its models; it was warned of
-            self._state.lost_models = self._server.find_lost_models()
-        for model, reason in sorted(self._state.lost_models.items()):
+            lost = self._server.find_lost_models()
+        for model, reason in sorted(lost.items()):
             self._tell(f"model {model!r} is not loaded: {reason}")
+        late = {model: reason for model, reason in lost.items() if is_late(reason)}
+        self._state.lost_models = {name: lost[name] for name in lost.keys() - late.keys()}
+        takes_models = self._server.takes_models
+        self._late = LateLoads(self._server, late if takes_models else {}, self._tell, self._clock)
+        self._state.late_models = self._late.counted
 
     def _make_canary(self) -> Canary | None:
         seconds, endpoint = self._settings.canary_seconds, self._server.endpoint
@@ -229,6 +240,8 @@ class Supervisor:
                 self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS
             ):
                 self._ask_models(living)
+        self._state.lost_models = {**self._state.lost_models, **self._late.advance()}
+        self._state.late_models = self._late.counted
         return self._heal()
 
     def _heal(self) -> str:

@@ -18,6 +18,7 @@ from poplar_triton.serving.healer import MAX_SERVER_RELOADS
 from poplar_triton.serving.server_state import Phase, ServerState
 from poplar_triton.serving.stubs import Stall, Stub
 from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
+from triton_poplar.server_start import CUT_SHORT
 
 DEAD = Stub(7, 1, "m", "1", "m_0_0")
 HERE = Stub(8, 1, "m", "1", "m_0_1")
@@ -653,6 +654,114 @@ def test_with_exit_a_lost_model_costs_the_restarts_that_are_left(play):
     assert "stopping tritonserver for its models that are not loaded" in it.lines
     ((reason, _),) = it.seen
     assert reason.startswith("not loaded: 'm'")
+
+
+LATE = f"model 'm' was not tried: {CUT_SHORT}: load it again later"
+
+
+def wait_for_late_load():
+    for thread in threading.enumerate():
+        if thread.name == "load of m":
+            thread.join(10)
+
+
+@pytest.mark.parametrize("policy", list(OnDeadStub))
+def test_a_model_that_the_start_had_no_time_for_is_loaded_after_it(play, policy):
+    it = play(on_dead_stub=policy, restarts=1)
+    it.server.takes_models = True
+    it.server.lost_models = {"m": LATE}
+    reasons = []
+    looks = [lambda: reasons.append(it.state.unready_reason), wait_for_late_load, it.pass_time]
+    assert it.run(lambda: None, *looks, it.pass_time)
+    assert reasons == [f"not loaded: 'm' ({LATE})"]
+    assert it.server.loads == ["m"]
+    assert it.lines == [f"model 'm' is not loaded: {LATE}", "model 'm' is loaded"]
+    assert it.seen == [("", "")]
+    assert it.server.starts == 0
+
+
+def test_a_late_model_that_exceeds_its_own_limit_is_rejected_for_good(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    it.server.takes_models = True
+    it.server.lost_models = {"m": LATE}
+
+    def load(model, config=None, seconds=0):
+        it.server.loads.append(model)
+        it.server.lost_models = {}  # Triton's reason is another one now
+        raise ServerError("model 'm': it was not ready within 90 s")
+
+    it.server.load = load
+    assert it.run(lambda: None, *[wait_for_late_load, it.pass_time] * 9)
+    assert it.server.loads == ["m"]
+    assert it.lines[-1] == "model 'm' is not served: model 'm': it was not ready within 90 s"
+    assert it.seen == [("", "")]
+
+
+def test_a_late_model_whose_process_is_killed_is_lost(play):
+    it = play()
+    it.server.takes_models = True
+    it.server.lost_models = {"m": LATE}
+
+    def load(model, config=None, seconds=0):
+        it.server.lost_models = {model: LOST}
+        raise ServerError(LOST)
+
+    it.server.load, it.server.served = load, []
+    assert it.run(lambda: None, *[wait_for_late_load, it.pass_time] * 9)
+    assert it.seen == [(f"not loaded: 'm' ({LOST})", "")]
+
+
+def test_a_late_load_that_the_server_still_counts_to_its_start_is_repeated(play):
+    it = play()
+    it.server.takes_models = True
+    it.server.lost_models = {"m": LATE}
+
+    def load(model, config=None, seconds=0):
+        it.server.loads.append(model)
+        raise ServerError(LATE)
+
+    it.server.load = load
+    looks = [wait_for_late_load, lambda: it.pass_time(10)] * 9
+    assert it.run(lambda: None, *looks)
+    assert it.server.loads == ["m"] * 3
+    assert it.seen == [("", "")]
+
+
+def test_models_that_were_not_tried_are_loaded_before_those_that_were_cut_short(play):
+    it = play()
+    it.server.takes_models = True
+    cut = f"model 'a': it was not ready within 7 s; {CUT_SHORT}"
+    it.server.lost_models = {"a": cut, "m": LATE}
+    gate = threading.Event()
+
+    def load(model, config=None, seconds=0):
+        it.server.loads.append(model)
+        assert gate.wait(10)
+
+    it.server.load = load
+    reasons = []
+
+    def note():
+        reasons.append(it.state.unready_reason)
+
+    def end():
+        it.pass_time(301)
+
+    looks = [it.pass_time, note, end, it.pass_time, note]
+    assert it.run(lambda: None, *looks)
+    gate.set()
+    assert it.server.loads == ["m"]
+    assert reasons[0].startswith("not loaded: 'a'")
+    assert reasons[1] == "", "it counts no longer than the start may take"
+
+
+def test_where_models_may_not_be_loaded_those_of_the_start_are_only_named(play):
+    it = play()
+    it.server.lost_models = {"m": LATE}
+    assert it.run(lambda: None, it.pass_time)
+    assert it.server.loads == []
+    assert it.lines == [f"model 'm' is not loaded: {LATE}"]
+    assert it.seen == [("", "")]
 
 
 def test_a_server_that_is_paused_is_not_asked(play, monkeypatch):
