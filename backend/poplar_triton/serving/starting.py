@@ -152,9 +152,9 @@ class StartWatch:
 
     def _find_dead(self, servers: Collection[int]) -> list[int]:
         """Return the children that died while they loaded a model; Triton reaps those that end in
-        order. A child may die before it is known as a stub."""
+        order, unless it is stopped. A child may die before it is known as a stub."""
         now, dead = self._clock(), {}
-        for pid in find_zombies(servers):
+        for pid in () if self._stalls.is_any_paused(servers) else find_zombies(servers):
             since, looks = self._dead.get(pid, (now, 0))
             dead[pid] = since, looks + 1
         self._dead = dead

@@ -230,7 +230,7 @@ class Supervisor:
         self._known = set(living)
         self._classifier.learn_models(living)
         self._served = {stub.model for stub in (*living, *lost)}
-        if due or self._dead or lost != self._lost:
+        if due or (not is_paused and (self._dead or lost != self._lost)):
             self._classify_lost(lost)
         self._state.note_stubs(living, self._dead)
         if due:

@@ -119,6 +119,30 @@ def test_a_stub_that_ends_in_order_is_reaped(stage):
     assert stage.killed == []
 
 
+def test_a_stub_that_ends_while_its_server_is_stopped_is_not_dead(stage):
+    watch = stage.watch(restarts=False)
+    stage.add_stub()
+    stage.look_for(watch, 1)
+    stage.proc.say(SERVER, "T")
+    stage.add_stub("Z")
+    stage.look_for(watch, 5)
+    stage.proc.say(SERVER, "S")
+    stage.look_for(watch, STALL_SECONDS / 2)
+    (stage.proc.folder / str(STUB) / "stat").unlink()
+    stage.look_for(watch, 5)
+    assert stage.killed == []
+
+
+def test_a_stub_that_is_dead_when_its_server_goes_on_is_dead(stage):
+    watch = stage.watch(restarts=False)
+    stage.proc.say(SERVER, "T")
+    stage.add_stub("Z")
+    stage.look_for(watch, 5)
+    stage.proc.say(SERVER, "S")
+    with pytest.raises(LostServerError, match="^dead: "):
+        stage.look_for(watch, 5)
+
+
 def test_a_stub_that_dies_after_the_last_look_is_lost_to_the_supervisor(stage):
     watch = stage.watch()
     stage.add_stub()

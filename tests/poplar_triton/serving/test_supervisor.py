@@ -771,5 +771,7 @@ def test_a_server_that_is_paused_is_not_asked(play, monkeypatch):
         monkeypatch.setattr(Watch, "is_paused", is_paused)
         it = play()
         it.server.is_ready = lambda _: not asked.append(Watch.is_paused)
-        assert it.run(*[it.pass_time] * 3)
+        it.server.read_config = lambda *_: asked.append(Watch.is_paused)
+        assert it.run(it.lose, *[it.pass_time] * 3)
+        assert it.lines == []
     assert set(asked) == {False}
