@@ -31,8 +31,8 @@ class LateLoads:
     """Loads models one after the other, in a thread of its own: first those that were not tried,
     which are less likely to be endless than those that were cut short.
 
-    For as long as the start may take, models that are still to be loaded count: the server is not
-    ready.
+    Until they are loaded or rejected, models count: the server is not ready. Those that were cut
+    short count no longer than the start may take, so that endless ones do not hold up the others.
     """
 
     def __init__(
@@ -56,7 +56,12 @@ class LateLoads:
     @property
     def counted(self) -> Mapping[str, str]:
         """Models that are not loaded yet, and the reason for each, as long as they count."""
-        return dict(self._reasons) if self._clock() < self._counts_until else {}
+        counts_all = self._clock() < self._counts_until
+        return {
+            model: reason
+            for model, reason in self._reasons.items()
+            if counts_all or _NOT_TRIED in reason
+        }
 
     def advance(self) -> dict[str, str]:
         """Begin the next load if none is under way. Return the model whose load has just been lost,
