@@ -139,7 +139,7 @@ def test_a_stub_that_is_dead_when_its_server_goes_on_is_dead(stage):
     stage.add_stub("Z")
     stage.look_for(watch, 5)
     stage.proc.say(SERVER, "S")
-    with pytest.raises(LostServerError, match="^dead: "):
+    with pytest.raises(LostServerError, match=r"^dead: "):
         stage.look_for(watch, 5)
 
 
