@@ -79,9 +79,9 @@ class ServerStart:
         usable = _USABLE_FIRST * self.limit_seconds
         return (
             f"{CUT_SHORT}: unknown files get a quarter of what is left of its first {usable:g} s; "
-            "poplar-triton loads it after the start; load it again later with another server, or "
-            f"raise the start's limit of {self.limit_seconds:g} s (--start-seconds of "
-            "poplar-triton, sim_start_sec of another server)"
+            "load it again later, as poplar-triton tfserving does, and poplar-triton serve with "
+            f"--on-dead-stub reload, or raise the start's limit of {self.limit_seconds:g} s "
+            "(--start-seconds of poplar-triton, sim_start_sec of another server)"
         )
 
     @property

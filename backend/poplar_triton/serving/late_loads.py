@@ -49,7 +49,7 @@ class LateLoads:
         self._due = sorted(models, key=lambda name: (_NOT_TRIED not in models[name], name))
         self._attempts = dict.fromkeys(models, 0)
         self._thread: threading.Thread | None = None
-        self._loading = self._error = ""
+        self._loading = self._error = self._reason = ""
         self._next_at = clock()
         self._counts_until = clock() + server.start_seconds
 
@@ -85,30 +85,28 @@ class LateLoads:
 
     def _load(self, model: str) -> None:
         self._attempts[model] += 1
-        self._error = ""
+        self._error = self._reason = ""
         try:
             self._server.endpoint.load(model, None, LOAD_SECONDS)
         except ServerError as error:
+            self._reason = self._find_loss(model)
             self._error = str(error).partition("\n")[0] or "no reason given"
 
     def _end(self) -> dict[str, str]:
         """Note how the last load ended, and return the model if it was lost."""
         model, self._loading = self._loading, ""
-        if not self._error:
-            self._tell(f"model {model!r} is loaded")
-            del self._reasons[model]
-            self._next_at = self._clock()
-            return {}
-        reason = self._find_loss(model)
-        if is_late(reason) and self._attempts[model] < MAX_ATTEMPTS:
+        if is_late(self._reason) and self._attempts[model] < MAX_ATTEMPTS:
             self._due.append(model)
             return {}
         del self._reasons[model]
         self._next_at = self._clock()
-        if reason and not is_late(reason):
-            self._tell(f"model {model!r} is not loaded: {reason}")
-            return {model: reason}
-        self._tell(f"model {model!r} is not served: {self._error}")
+        if not self._error:
+            self._tell(f"model {model!r} is loaded")
+        elif self._reason and not is_late(self._reason):
+            self._tell(f"model {model!r} is not loaded: {self._reason}")
+            return {model: self._reason}
+        else:
+            self._tell(f"model {model!r} is not served: {self._error}")
         return {}
 
     def _find_loss(self, model: str) -> str:
