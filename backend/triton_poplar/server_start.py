@@ -26,6 +26,8 @@ may be told for a tritonserver of their own."""
 CUT_SHORT = "the server's start leaves it too little time"
 """Words in the error of a model that was not tried, or was given up before its own limit, while the
 server starts. It may be sound, and is to be loaded again after the start."""
+NOT_TRIED = "was not tried"
+"""Words in the error of such a model that was not tried."""
 _USABLE = 0.9
 """Part of the limit that the loads of known files may use. The rest is for the server itself, and
 for the last loads, which get the minimum."""

@@ -53,7 +53,7 @@ from popef.source import FileState
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendState
-from triton_poplar.server_start import ServerStart
+from triton_poplar.server_start import NOT_TRIED, ServerStart
 
 _log = logging.getLogger("triton_poplar")
 
@@ -278,7 +278,7 @@ def _check_time(state: ModelState) -> None:
     or that a child process loads each time."""
     start = state.backend.start
     if start.is_used_up:
-        raise ModelConfigError(f"model {state.name!r} was not tried: {start.describe_cut()}")
+        raise ModelConfigError(f"model {state.name!r} {NOT_TRIED}: {start.describe_cut()}")
 
 
 def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from triton_poplar.server_start import CUT_SHORT
+from triton_poplar.server_start import CUT_SHORT, NOT_TRIED
 
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import LOAD_SECONDS
@@ -19,7 +19,6 @@ MAX_ATTEMPTS = 3
 or whose result it does not tell, is repeated."""
 PAUSE_SECONDS = 5.0
 """Pause after such a load."""
-_NOT_TRIED = "was not tried"
 
 
 def is_late(reason: str) -> bool:
@@ -46,7 +45,7 @@ class LateLoads:
         self._tell = tell
         self._clock = clock
         self._reasons = dict(models)
-        self._due = sorted(models, key=lambda name: (_NOT_TRIED not in models[name], name))
+        self._due = sorted(models, key=lambda name: (NOT_TRIED not in models[name], name))
         self._attempts = dict.fromkeys(models, 0)
         self._thread: threading.Thread | None = None
         self._loading = self._error = self._reason = ""
@@ -60,7 +59,7 @@ class LateLoads:
         return {
             model: reason
             for model, reason in self._reasons.items()
-            if counts_all or _NOT_TRIED in reason
+            if counts_all or NOT_TRIED in reason
         }
 
     def advance(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.parameters import BackendState
-from triton_poplar.server_start import ServerStart
+from triton_poplar.server_start import NOT_TRIED, ServerStart
 from triton_poplar.statistics import Statistics
 
 from popef._tools.arrays import Array
@@ -310,6 +310,8 @@ class LocalModels:
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
             model.complain(f"version {version} does not load: {what}")
             model.note(VersionStatus(version, State.END, Code.INVALID_ARGUMENT, what))
+            if NOT_TRIED in what:
+                self._retries.forget(model, version)  # the start was over: it is loaded next
         else:
             self._retries.forget(model, version)
             model.statistics.append(servable.statistics)

@@ -19,6 +19,8 @@ from poprt import Compiler, CompilerOptions
 from poprt.compile.converter import MFConverter
 from sample_models import gather_model, linear_model, loudness_model, make_model, steps_model
 from serving_calls import PlayedCall
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.server_start import NOT_TRIED
 from waiting import PATIENCE_SECONDS, wait_until
 
 F = TensorProto.FLOAT
@@ -284,6 +286,21 @@ def test_a_version_is_tried_again_so_often_and_after_so_long(write, open_model, 
     models.refresh()
     assert states(models) == {}
     write(1)
+    models.refresh()
+    assert factor(models) == 1
+
+
+def test_a_version_that_the_start_did_not_try_is_loaded_next(write, open_model, monkeypatch):
+    write(1)
+    load = local.load
+
+    def reject(*_, **__):
+        monkeypatch.setattr(local, "load", load)
+        raise ModelConfigError(f"model 'model' {NOT_TRIED}: the start is over")
+
+    monkeypatch.setattr(local, "load", reject)
+    models = open_model(retries=Retries(most=0, seconds=60.0))
+    assert NOT_TRIED in models.failures[0][1].message
     models.refresh()
     assert factor(models) == 1
 
