@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,7 +155,7 @@ class ModelState:
             reader = popef.Reader()
             for file in files:
                 reader.parseFile(file)
-            self._check_states(files, reader.fileStates())
+            self._check_states([*reader.fileStates(), *self._find_graph_states()])
             return popef.ModelBuilder(reader).createModel(self._choose_executable(reader))
         except (popef.PopefError, OSError) as error:
             named = " and ".join(str(file) for file in files)
@@ -163,21 +164,35 @@ class ModelState:
 
     @property
     def file_states(self) -> Sequence[FileState | None]:
-        """States of the executable's files and the weights' files when they were first opened."""
+        """States of the executable's files, the weights' files and the graph's file when they were
+        first opened."""
         return self._expected_states or ()
 
-    def _check_states(self, files: Sequence[Path], states: Sequence[FileState | None]) -> None:
+    def check_graph_file(self) -> None:
+        """Raise ModelConfigError unless the graph's file is the one that was there at first."""
+        with suppress(OSError):
+            if self._find_graph_states() == list(self.file_states[-1:]):
+                return
+        raise self._files_exchanged()
+
+    def _find_graph_states(self) -> list[FileState]:
+        return [] if self.graph_file is None else [FileState.of(self.graph_file)]
+
+    def _check_states(self, states: Sequence[FileState | None]) -> None:
         """Raise ModelConfigError unless the files are those that were opened before: they have
         shown in a child process that they load within limits, and others have not."""
-        expected = self._expected_states
-        if expected is None:
+        if self._expected_states is None:
             self._expected_states = states
-        elif list(states) != list(expected):
-            named = " and ".join(str(file) for file in files)
-            raise ModelConfigError(
-                f"model {self.name!r}: expected the files as they were when the load began, found "
-                f"that one was exchanged or written to ({named}); load the model again"
-            )
+        if list(states) != list(self._expected_states):
+            raise self._files_exchanged()
+
+    def _files_exchanged(self) -> ModelConfigError:
+        files = [*self.executable_files, *self.weights_files, self.graph_file]
+        named = " and ".join(str(file) for file in files if file is not None)
+        return ModelConfigError(
+            f"model {self.name!r}: expected the files as they were when the load began, found that "
+            f"one was exchanged or written to ({named}); load the model again"
+        )
 
     @cached_property
     def fused_requests(self) -> FusedRequests | None:

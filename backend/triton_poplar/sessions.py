@@ -187,7 +187,9 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
         state.executable_files[0],
         graph_file,
     )
-    return adopt_graph(graph_file, name, target, programs, streams, state.names, numerics)
+    executable = adopt_graph(graph_file, name, target, programs, streams, state.names, numerics)
+    state.check_graph_file()  # that was read
+    return executable
 
 
 def _streams(metadata: popef.Metadata) -> list[Stream]:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from sdk_files import rewrite
+from triton_poplar import sessions
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -191,6 +192,30 @@ def write_real(folder, replicas):
     (folder / "name_map.json").write_text(
         '{"infeed_1.0": "x", "outfeed_2.0": "y", "outfeed_2.1": "z"}'
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["try_in_child", "_streams"])
+def test_a_graph_file_that_is_exchanged_while_it_loads_is_rejected(
+    linear, tmp_path, monkeypatch, step
+):
+    """`_streams` is called just before the graph's file is read."""
+    folder = tmp_path / "real" / "1"
+    write_real(folder, 0)
+    onnx.save(linear, folder / "model.onnx")
+    parameters = {"sim_graph_path": {"string_value": "model.onnx"}}
+    state = ModelState({"name": "real", "max_batch_size": 4, "parameters": parameters}, folder)
+    original = getattr(sessions, step)
+
+    def exchange(*arguments):
+        onnx.save(linear, folder / "other.onnx")
+        (folder / "other.onnx").replace(folder / "model.onnx")
+        return original(*arguments) if step == "_streams" else None
+
+    monkeypatch.setattr(sessions, "try_in_child", lambda *_: None)
+    monkeypatch.setattr(sessions, step, exchange)
+    with pytest.raises(ModelConfigError, match=r"exchanged or written to .*model\.onnx"):
+        ModelInstanceState(state, "real_0")
 
 
 # A file without a number of replicas has one replica.
