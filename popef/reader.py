@@ -10,11 +10,12 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
 
+from ._tools.file_state import FileState
 from .compression import BUFFER_BYTES, MAGIC_BYTES, Codec, Inflater, detect, inflate, open_view
 from .enums import BlobType, storage_dtype
 from .errors import LimitError, Limits, UnsupportedError
 from .scan import Blob, describe_blob, iter_blobs
-from .source import FileState, Source, open_source, read_stream
+from .source import Source, open_source, read_stream
 from .types import FeedDataInfo, Metadata, TensorDataInfo
 from .values import Number, Text
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from popef.source import FileState
+from popef._tools.file_state import FileState
 from simipu.accelerators import describe_engines
 from simipu.computed import GraphOptions
 from simipu.private_folder import PrivateFolder, find_cache_folder

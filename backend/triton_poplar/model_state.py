@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
-from popef.source import FileState
+from popef._tools.file_state import FileState
 from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters

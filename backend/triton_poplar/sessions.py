@@ -48,8 +48,8 @@ from simipu import (
 )
 
 import popef
+from popef._tools.file_state import FileState
 from popef._tools.memory import usable_memory_bytes
-from popef.source import FileState
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendState
