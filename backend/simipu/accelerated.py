@@ -77,9 +77,11 @@ def _open_openvino(lowered: Lowered, options: GraphOptions, title: str) -> Compu
     feeds = _make_zeros(lowered)
     shapes = [value.shape for value in _run_plainly(lowered, feeds, options, title)]
     graph = OpenVinoGraph(lowered, options, title)
-    for name, shape, value in zip(
-        lowered.outputs, shapes, graph.run(lowered.outputs, feeds), strict=True
-    ):
+    try:
+        results = graph.run(lowered.outputs, feeds)
+    except RunError as error:
+        raise AcceleratorError(f"{title}: the graph does not run on zeros: {error}") from error
+    for name, shape, value in zip(lowered.outputs, shapes, results, strict=True):
         if value.shape != shape:
             raise AcceleratorError(
                 f"{title}: output {name!r} has shape {value.shape}, expected {shape}, that of ONNX "
