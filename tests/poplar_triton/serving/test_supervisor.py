@@ -9,180 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
-from poplar_triton.errors import ServerError
+from played_supervisor import HERE, Play, PlayedServer, PlayedWatch, wait_for_reload
 from poplar_triton.serving import starting, supervisor
 from poplar_triton.serving.healer import MAX_SERVER_RELOADS
-from poplar_triton.serving.server_state import Phase, ServerState
+from poplar_triton.serving.server_state import Phase
 from poplar_triton.serving.stubs import Stall, Stub
-from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
-from triton_poplar.server_start import CUT_SHORT
+from poplar_triton.serving.supervisor import OnDeadStub
 
-DEAD = Stub(7, 1, "m", "1", "m_0_0")
-HERE = Stub(8, 1, "m", "1", "m_0_1")
-
-
-class Server:
-    """Server with its endpoint; `script` has what happens at each look."""
-
-    def __init__(self, script: list[Callable[[], None]]):
-        self.endpoint = self
-        self.script = script
-        self.model_repository = "models"
-        self.takes_models = False
-        self.pid = 1
-        self.start_seconds, self.ready_seconds = 300.0, 7.0
-        self.ports, self.metrics_url = (1, 2, 3), "http://none"
-        self.replaced: list[Stub] = []
-        self.status: int | None = None
-        self.ready = True
-        self.served = ["m"]
-        self.unready: list[str] = []
-        self.living = [HERE]
-        self.lost: list[Stub] = []
-        self.servers = {1}
-        self.stalled: list[Stall] = []
-        self.kills = self.restrictions = 0
-        self.starts = 0
-        self.failing_starts = 0
-        self.loads: list[str] = []
-        self.stops = 0
-        self.lost_models: dict[str, str] = {}
-
-    def poll(self):
-        if self.script:
-            self.script.pop(0)()
-        return self.status
-
-    def scan(self):
-        return self.living, list(self.lost)
-
-    def forget(self, stub):
-        self.lost.remove(stub)
-
-    def forget_reaped(self):
-        pass
-
-    def ignore(self, stub):
-        self.stalled.clear()
-        self.living.remove(stub)
-        self.lost.append(stub)
-
-    def restrict_memory(self):
-        self.restrictions += 1
-
-    def count_segments(self):
-        return 3
-
-    def kill(self):
-        self.kills += 1
-        self.status = -9
-
-    def start(self, pause):
-        self.starts += 1
-        if self.starts <= self.failing_starts:
-            raise ServerError("port is busy")
-        self.status, self.lost, self.stalled = None, [], []
-        return not pause(0)
-
-    def stop(self):
-        self.stops += 1
-
-    def is_ready(self, seconds):
-        return self.ready
-
-    def is_model_ready(self, model, version, seconds):
-        return model not in self.unready
-
-    def find_lost_models(self):
-        return dict(self.lost_models)
-
-    def read_config(self, model, version="", seconds=0):
-        return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
-
-    def load(self, model, config=None, seconds=0):
-        self.loads.append(model)
-
-
-class Watch:
-    """Fake watch for stalls in the current play."""
-
-    current: Server
-    is_paused = False
-
-    def scan(self, servers, stubs):
-        """Return the stalls of the server's processes and of the living stubs."""
-        assert servers == {1}
-        return [
-            stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs
-        ]
-
-    def is_any_paused(self, servers):
-        """Return whether a server's process is stopped."""
-        return self.is_paused or any(stall.stub is None for stall in self.current.stalled)
-
-
-class Play:
-    """Supervised server; `then` is what happens at each look, the last of it a request to stop."""
-
-    def __init__(self, **settings):
-        self.lines: list[str] = []
-        self.now = 0.0
-        self.state = ServerState()
-        self.server = Watch.current = Server([])
-        self.seen: list[tuple[str, str]] = []
-        self.supervisor = Supervisor(
-            self.server, self.state, Settings(**settings), self.lines.append, lambda: self.now
-        )
-
-    def run(self, *then, stop=True):
-        def note():
-            self.seen.append((self.state.unready_reason, self.state.hopeless_reason))
-
-        self.server.script = [*then, *([note, self.supervisor.ask_to_stop] if stop else [])]
-        return self.supervisor.run()
-
-    def lose(self):
-        self.server.lost = [DEAD]
-
-    def recover(self):
-        self.server.lost = []
-
-    def die(self, status=-9):
-        self.server.status = status
-
-    def pass_time(self, seconds=2.0):
-        self.now += seconds
-
-
-def wait_for_reload():
-    for thread in threading.enumerate():
-        if thread.name == "reload of m":
-            thread.join(10)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Let hardly any time pass between looks, and take stubs and stalls from the fake server."""
-    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(starting, "FIRST_WAIT_SECONDS", 0.001)
-    monkeypatch.setattr(starting, "LOOK_SECONDS", 0.0)
-    offered: list[int] = []
-    monkeypatch.setattr(starting, "StubWatch", lambda *_, **__: Watch.current)
-    for module in (supervisor, starting):
-        monkeypatch.setattr(module, "StallWatch", Watch)
-        monkeypatch.setattr(module, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
-    return offered
-
-
-@pytest.fixture
-def killed(monkeypatch):
-    """Return the pids of the stubs to kill; no process is killed, because the pids are invented."""
-    pids: list[int] = []
-    monkeypatch.setattr(supervisor.os, "kill", lambda pid, _: pids.append(pid))
-    return pids
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
@@ -601,7 +437,7 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
             return [Stall(HERE.pid, "it hangs", HERE)] if HERE in asked[-1] else []
 
     monkeypatch.setattr(supervisor, "Canary", Canary)
-    monkeypatch.setattr(supervisor, "HttpEndpoint", Server)
+    monkeypatch.setattr(supervisor, "HttpEndpoint", PlayedServer)
     it = play(canary_seconds=7, on_dead_stub=OnDeadStub.RELOAD)
     assert it.run(lambda: None, lambda: None)
     assert killed == [HERE.pid]
@@ -612,168 +448,14 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
     assert line in it.lines
 
 
-LOST = "model 'm': its process was lost while loading 3 times"
-
-
-def test_a_model_that_was_lost_while_loading_is_named_until_it_is_served(play):
-    it = play()
-    it.server.served, it.server.living = [], []
-    it.server.lost_models = {"m": LOST}
-
-    def load():
-        it.pass_time()
-        it.server.served = ["m"]
-
-    reasons = []
-    looks = [lambda: reasons.append(it.state.unready_reason), load, it.pass_time]
-    assert it.run(lambda: None, *looks, lambda: None)
-    assert reasons == [f"not loaded: 'm' ({LOST})"]
-    assert it.lines == [f"model 'm' is not loaded: {LOST}", "model 'm' is loaded"]
-    assert it.server.loads == []
-    assert it.seen == [("", "")]
-
-
-def test_a_lost_model_is_loaded_where_that_was_asked_for_and_never_ends_the_server(play):
-    it = play(on_dead_stub=OnDeadStub.RELOAD)
-    it.server.served, it.server.living = [], []
-    it.server.lost_models = {"m": LOST}
-    looks = [lambda: it.pass_time(61), wait_for_reload] * 10
-    assert it.run(lambda: None, *looks, lambda: None)
-    assert len(it.server.loads) >= 10
-    ((reason, hopeless),) = it.seen
-    assert reason.startswith("not loaded: 'm'")
-    assert hopeless == ""
-
-
-def test_with_exit_a_lost_model_costs_the_restarts_that_are_left(play):
-    it = play(on_dead_stub=OnDeadStub.EXIT, restarts=1)
-    it.server.served, it.server.living = [], []
-    it.server.lost_models = {"m": LOST}
-    assert it.run(*[lambda: None] * 5)
-    assert it.server.starts == 1
-    assert "stopping tritonserver for its models that are not loaded" in it.lines
-    ((reason, _),) = it.seen
-    assert reason.startswith("not loaded: 'm'")
-
-
-LATE = f"model 'm' was not tried: {CUT_SHORT}: load it again later"
-
-
-def wait_for_late_load():
-    for thread in threading.enumerate():
-        if thread.name == "load of m":
-            thread.join(10)
-
-
-@pytest.mark.parametrize("policy", list(OnDeadStub))
-def test_a_model_that_the_start_had_no_time_for_is_loaded_after_it(play, policy):
-    it = play(on_dead_stub=policy, restarts=1)
-    it.server.takes_models = True
-    it.server.lost_models = {"m": LATE}
-    reasons = []
-    looks = [lambda: reasons.append(it.state.unready_reason), wait_for_late_load, it.pass_time]
-    assert it.run(lambda: None, *looks, it.pass_time)
-    assert reasons == [f"not loaded: 'm' ({LATE})"]
-    assert it.server.loads == ["m"]
-    assert it.lines == [f"model 'm' is not loaded: {LATE}", "model 'm' is loaded"]
-    assert it.seen == [("", "")]
-    assert it.server.starts == 0
-
-
-def test_a_late_model_that_exceeds_its_own_limit_is_rejected_for_good(play):
-    it = play(on_dead_stub=OnDeadStub.RELOAD)
-    it.server.takes_models = True
-    it.server.lost_models = {"m": LATE}
-
-    def load(model, config=None, seconds=0):
-        it.server.loads.append(model)
-        it.server.lost_models = {}  # Triton's reason is another one now
-        raise ServerError("model 'm': it was not ready within 90 s")
-
-    it.server.load = load
-    assert it.run(lambda: None, *[wait_for_late_load, it.pass_time] * 9)
-    assert it.server.loads == ["m"]
-    assert it.lines[-1] == "model 'm' is not served: model 'm': it was not ready within 90 s"
-    assert it.seen == [("", "")]
-
-
-def test_a_late_model_whose_process_is_killed_is_lost(play):
-    it = play()
-    it.server.takes_models = True
-    it.server.lost_models = {"m": LATE}
-
-    def load(model, config=None, seconds=0):
-        it.server.lost_models = {model: LOST}
-        raise ServerError(LOST)
-
-    it.server.load, it.server.served = load, []
-    assert it.run(lambda: None, *[wait_for_late_load, it.pass_time] * 9)
-    assert it.seen == [(f"not loaded: 'm' ({LOST})", "")]
-
-
-def test_a_late_load_that_the_server_still_counts_to_its_start_is_repeated(play):
-    it = play()
-    it.server.takes_models = True
-    it.server.lost_models = {"m": LATE}
-
-    def load(model, config=None, seconds=0):
-        it.server.loads.append(model)
-        raise ServerError(LATE)
-
-    it.server.load = load
-    looks = [wait_for_late_load, lambda: it.pass_time(10)] * 9
-    assert it.run(lambda: None, *looks)
-    assert it.server.loads == ["m"] * 3
-    assert it.seen == [("", "")]
-
-
-def test_models_that_were_not_tried_are_loaded_first_and_count_until_then(play):
-    it = play()
-    it.server.takes_models = True
-    cut = f"model 'a': it was not ready within 7 s; {CUT_SHORT}"
-    it.server.lost_models = {"a": cut, "m": LATE}
-    gate = threading.Event()
-
-    def load(model, config=None, seconds=0):
-        it.server.loads.append(model)
-        assert gate.wait(10)
-
-    it.server.load = load
-    reasons = []
-
-    def note():
-        reasons.append(it.state.unready_reason)
-
-    def end():
-        it.pass_time(301)
-
-    looks = [it.pass_time, note, end, it.pass_time, note]
-    assert it.run(lambda: None, *looks)
-    gate.set()
-    assert it.server.loads == ["m"]
-    assert reasons == [
-        f"not loaded: 'a' ({cut}), 'm' ({LATE})",
-        f"not loaded: 'm' ({LATE})",
-    ]
-
-
-def test_where_models_may_not_be_loaded_those_of_the_start_are_only_named(play):
-    it = play()
-    it.server.lost_models = {"m": LATE}
-    assert it.run(lambda: None, it.pass_time)
-    assert it.server.loads == []
-    assert it.lines == [f"model 'm' is not loaded: {LATE}"]
-    assert it.seen == [("", "")]
-
-
 def test_a_server_that_is_paused_is_not_asked(play, monkeypatch):
     """Questions to it would not be answered, and delay the looks that find a stall."""
     asked = []
     for is_paused in (True, False):
-        monkeypatch.setattr(Watch, "is_paused", is_paused)
+        monkeypatch.setattr(PlayedWatch, "is_paused", is_paused)
         it = play()
-        it.server.is_ready = lambda _: not asked.append(Watch.is_paused)
-        it.server.read_config = lambda *_: asked.append(Watch.is_paused)
+        it.server.is_ready = lambda _: not asked.append(PlayedWatch.is_paused)
+        it.server.read_config = lambda *_: asked.append(PlayedWatch.is_paused)
         assert it.run(it.lose, *[it.pass_time] * 3)
         assert it.lines == []
     assert set(asked) == {False}
