@@ -151,6 +151,12 @@ def find_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [value for value in graph.input if value.name not in weights]
 
 
+def describe_node(node: onnx.NodeProto) -> str:
+    """Return what messages call a node: its operator, and its name or that of its first result."""
+    name = node.name or next(filter(None, node.output), "")
+    return f"{node.op_type} (node {name!r})"
+
+
 def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the names of all inputs, initializers and node outputs of a graph and its bodies."""
     for each in iter_graphs(graph):

@@ -1,5 +1,6 @@
 """Opens graphs on accelerators: OpenVINO, and the GPU providers of ONNX Runtime. `admission` says
-which graphs these can compute, and lowers them."""
+which graphs these can compute, and lowers them. A graph is confirmed by a run before OpenVINO
+computes it for clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Admission of graphs to accelerators: what an accelerator cannot compute as the CPU kernels do is
 rejected when the graph is loaded, with the node. These are results that are rounded as on the chip,
-operators that it lacks, indices that it would not check, and memory that it would not limit.
+whole numbers that it computes otherwise, operators that it lacks, indices and numbers of rows that
+it would not check, and memory that it would not limit. Sizes of operands are not checked here but
+by ONNX Runtime, in a run that confirms the graph (`accelerated`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import (
     attribute,
+    describe_node,
     infer_shapes,
     iter_bodies,
     iter_graphs,
@@ -94,13 +97,17 @@ def find_fault(
         return 'it always repacks weights; remove sim_prepack "false"'
     for node in iter_nodes(model.graph):
         if is_library_domain(node.domain):
-            return f"it has no custom operators ({_title(node)}); remove the accelerator"
+            return f"it has no custom operators ({describe_node(node)}); remove the accelerator"
         place = operator_of(node).unchecked_input
         if place is not None and any(node.input[place:]):
-            return f"it does not check input {place} of {_title(node)}; remove the accelerator"
+            return (
+                f"it does not check input {place} of {describe_node(node)}; remove the accelerator"
+            )
     unguarded = find_unguarded(model.graph)
     if unguarded is not None:
-        return f"it does not check the indices of {_title(unguarded)}; remove the accelerator"
+        return (
+            f"it does not check the indices of {describe_node(unguarded)}; remove the accelerator"
+        )
     return _find_fault_of_data(model.graph, _find_types(inferred.graph), set())
 
 
@@ -116,8 +123,8 @@ def _find_fault_of_data(graph: onnx.GraphProto, types: Mapping[str, int], outer:
         shaped_by = [node.input[i] for i in operator.shaped_by if i < len(node.input)]
         if not bodies and not data.isdisjoint(shaped_by):
             return (
-                f"the shape of the result of {_title(node)} depends on the data, which it does not "
-                "check; remove the accelerator"
+                f"the shape of the result of {describe_node(node)} depends on the data, which it "
+                "does not check; remove the accelerator"
             )
         for body in bodies:
             if fault := _find_fault_of_data(body, types, data):
@@ -127,8 +134,8 @@ def _find_fault_of_data(graph: onnx.GraphProto, types: Mapping[str, int], outer:
         data.update(node.output)
         if _is_inexact(node, types):
             return (
-                f"it computes the whole numbers of {_title(node)} as floats, or does not wrap "
-                "them; remove the accelerator"
+                f"it computes the whole numbers of {describe_node(node)} as floats, or does not "
+                "wrap them; remove the accelerator"
             )
     return ""
 
@@ -140,8 +147,10 @@ def _is_inexact(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     kind, result = (types.get(name, 0) for name in (node.input[0], node.output[0]))
     if kind in (TensorProto.INT32, TensorProto.INT64):
         in_float = operator.family in (Family.PRODUCT, Family.REDUCTION)
-        return in_float or node.op_type in ("Div", "Mod", "Pow")
+        return in_float or node.op_type in ("Clip", "Div", "Mod", "Pow", "PRelu", "Relu")
     wraps = operator.is_elementwise and not operator.only_moves
+    if kind in (TensorProto.UINT32, TensorProto.UINT64):
+        return wraps and result in (kind, TensorProto.BOOL) and node.op_type != "Cast"
     return kind in _SMALL_NUMBERS and kind == result and wraps
 
 
@@ -155,25 +164,18 @@ def _find_types(graph: onnx.GraphProto) -> dict[str, int]:
     return types
 
 
-def _title(node: onnx.NodeProto) -> str:
-    return f"{node.op_type} (node {node.name or next(iter(node.output), '')!r})"
-
-
 def _find_narrow(inferred: onnx.ModelProto) -> str:
     """Return the first node with a tensor of half or fp8, or ""."""
     for graph in iter_graphs(inferred.graph):
         types = _find_types(graph)
         for node in graph.node:
             if any(types.get(name) in _NARROW for name in (*node.input, *node.output)):
-                return _title(node)
+                return describe_node(node)
     return ""
 
 
 _SMALL_NUMBERS = frozenset(
-    (
-        *(TensorProto.INT8, TensorProto.INT16),
-        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    )
+    (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT8, TensorProto.UINT16)
 )
 """Whole numbers whose sums OpenVINO does not wrap."""
 _WIDE = frozenset((TensorProto.INT64, TensorProto.UINT64, TensorProto.UINT32))
@@ -285,7 +287,7 @@ def _find_wide(model: onnx.ModelProto, weights: Weights) -> str:
             is_slice = node.op_type == "Slice"
             others = (*node.input[:1], *node.input[_SLICE_AXES:]) if is_slice else node.input
             for name in wide.intersection(others):
-                return f"the constant {name!r} of {_title(node)} has more"
+                return f"the constant {name!r} of {describe_node(node)} has more"
     return ""
 
 
@@ -298,7 +300,7 @@ def _find_cut(model: onnx.ModelProto) -> str:
         known.update((node.output[0], attribute(node, "value")) for node in made)
         for node in graph.node:
             if node.op_type == "Pad" and min(_read_pads(node, known), default=-1) < 0:
-                return _title(node)
+                return describe_node(node)
     return ""
 
 

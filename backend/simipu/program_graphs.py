@@ -18,6 +18,7 @@ from onnxgraph import (
     GraphTooLargeError,
     check_graph,
     check_tensors_only,
+    describe_node,
     element_bytes,
     find_inputs,
     forget_values,
@@ -35,6 +36,7 @@ from simipu.executable import Program
 from simipu.kernels import find_kernels, warn_of_none
 from simipu.library_operators import register_library
 from simipu.numerics import KernelUse, Numerics, lower
+from simipu.numerics.comparisons import compare_exactly
 from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.lengths import clamp_lengths
@@ -114,10 +116,7 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
                 f"which is not supported: {operator.refusal}"
             )
         if fault := find_attribute_fault(node):
-            raise errors.LoadError(
-                f"the graph of {program.title}: {node.op_type} (node "
-                f"{node.name or next(iter(node.output), '')!r}), {fault}"
-            )
+            raise errors.LoadError(f"the graph of {program.title}: {describe_node(node)}, {fault}")
 
 
 def lower_program(
@@ -189,8 +188,9 @@ def _limit_values(
     guard = IndexGuard(raises=raises, engine_checks=engine_checks)
     if not (raises and engine_checks) and guard.apply(model, inferred):
         inferred = infer_shapes(model)
-    if options.accelerators and clamp_lengths(model, guard.faults):
-        inferred = infer_shapes(model)
+    if options.accelerators:
+        is_changed = clamp_lengths(model, guard.faults) | compare_exactly(model, inferred)
+        inferred = infer_shapes(model) if is_changed else inferred
     return inferred, guard.faults
 
 

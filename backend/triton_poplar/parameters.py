@@ -24,10 +24,8 @@ from triton_poplar.errors import ModelConfigError
 from triton_poplar.server_start import START_SECONDS, ServerStart
 from triton_poplar.statistics import DEFAULT_BUCKETS
 
-MAX_DELAY_SECONDS = 24 * 60 * 60
-"""Maximum of a delay for tests."""
-MAX_LOAD_SECONDS = 24 * 60 * 60
-"""Maximum of the time limits of a load and of a server's start."""
+MAX_DELAY_SECONDS, MAX_LOAD_SECONDS = 24 * 60 * 60, 24 * 60 * 60
+"""Maximum of a delay for tests, and of the time limits of a load and of a server's start."""
 MAX_PATH_BYTES = 4095
 """Maximum length of a path: Linux's PATH_MAX without the final zero."""
 MAX_BUCKETS, MAX_BUCKET_SECONDS = 50, 24 * 60 * 60

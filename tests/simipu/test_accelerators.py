@@ -29,6 +29,7 @@ from simipu import (
     opening,
 )
 from simipu.executable import Program, ProgramKind
+from simipu.numerics.comparisons import compare_exactly
 from simipu.streams import Direction, Stream
 
 openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
@@ -195,14 +196,48 @@ def test_operands_that_openvino_does_not_check_are_rejected(op_type, shape, cons
 
 
 @pytest.mark.parametrize(
-    ("op_type", "kind"), [("Div", "INT32"), ("Mod", "INT64"), ("Add", "UINT8"), ("MatMul", "INT32")]
+    ("op_type", "kind"),
+    [
+        ("Div", "INT32"),
+        ("Mod", "INT64"),
+        ("Add", "UINT8"),
+        ("MatMul", "INT32"),
+        ("PRelu", "INT32"),
+        ("Equal", "UINT32"),
+    ],
 )
 def test_whole_numbers_that_openvino_computes_otherwise_are_rejected(op_type, kind):
     spec = (getattr(TensorProto, kind), [2, 2])
     node = helper.make_node(op_type, ["x", "z"], ["y"], name="count")
-    model = make_model([node], {"x": spec, "z": spec}, {"y": spec}, {})
+    result = (TensorProto.BOOL, [2, 2]) if op_type == "Equal" else spec
+    model = make_model([node], {"x": spec, "z": spec}, {"y": result}, {})
     fault = admission.find_fault(model, infer_shapes(model), None, ON_OPENVINO)
     assert fault.startswith(f"it computes the whole numbers of {op_type} (node 'count') as floats")
+
+
+NUMBERS = [*range(-3, 4), *(sign * (2**24 + n) for sign in (-1, 1) for n in range(3))]
+NUMBERS += [*(2**31 - n for n in range(1, 4)), *(-(2**31) + n for n in range(4))]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("op_type", "compare"),
+    [
+        ("Equal", np.equal),
+        ("Greater", np.greater),
+        ("GreaterOrEqual", np.greater_equal),
+        ("Less", np.less),
+        ("LessOrEqual", np.less_equal),
+    ],
+)
+def test_whole_numbers_are_compared_exactly(op_type, compare, kind):
+    node = helper.make_node(op_type, ["x", "z"], ["y"])
+    x, z = (each.astype(kind) for each in np.meshgrid(NUMBERS, NUMBERS))
+    spec = (helper.np_dtype_to_tensor_dtype(np.dtype(kind)), x.shape)
+    model = make_model([node], {"x": spec, "z": spec}, {"y": (TensorProto.BOOL, x.shape)}, {})
+    assert compare_exactly(model, infer_shapes(model))
+    (found,) = open_graph(model).run(["y"], {"x": x, "z": z})
+    np.testing.assert_array_equal(found, compare(x, z))
 
 
 def test_a_result_of_another_shape_than_onnxruntimes_is_rejected():

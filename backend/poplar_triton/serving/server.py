@@ -186,10 +186,6 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-def _start_once(server: TritonServer) -> None:
-    server.start(Interrupt().pause)
-
-
 class TritonServer:
     """A real tritonserver on a model repository, as a context manager: ready on entry, gone on
     exit.
@@ -224,14 +220,14 @@ class TritonServer:
         copy: Callable[[str], None] | None = None,
         program: Path | None = None,
         start_seconds: float | None = None,
-        begin: Callable[[TritonServer], None] | None = None,
+        begin: Callable[[TritonServer], object] | None = None,
     ) -> None:
         self.model_repository = model_repository
         self._wanted = {"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}
         self._options = list(options)
         self._log = log
         self._copy = copy
-        self._begin = begin or _start_once
+        self._begin = begin or (lambda server: server.start(Interrupt().pause))
         self._program = program
         self.start_seconds = START_SECONDS if start_seconds is None else start_seconds
         """Maximum time to get ready with all models."""

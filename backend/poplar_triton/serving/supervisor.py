@@ -1,5 +1,6 @@
-"""Keeps a tritonserver serving: detects what Triton does not report, heals it, restarts it, and
-stops it without losing a request."""
+"""Starts a tritonserver and keeps it serving: detects what Triton does not report, heals it, loads
+what the start had no time for, restarts it, and stops it without losing a request. `starting`
+watches it until it is ready."""
 
 from __future__ import annotations
 

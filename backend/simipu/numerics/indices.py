@@ -32,6 +32,7 @@ from onnxgraph import (
     STANDARD_DOMAINS,
     Chain,
     attribute,
+    describe_node,
     find_opset,
     iter_bodies,
     iter_defined,
@@ -122,9 +123,8 @@ class IndexGuard:
         if raises and not self.engine_checks:
             fault = _measure_fault(chain, indices, clamped)
             if is_main:
-                title = f"{node.op_type} (node {node.name or node.output[0]!r})"
                 self.faults[fault] = (
-                    f"{title}: an index is outside of the tensor that it selects from"
+                    f"{describe_node(node)}: an index is outside of the tensor that it selects from"
                 )
             else:
                 is_fault = chain.add("Cast", fault, to=TensorProto.BOOL)
@@ -266,8 +266,8 @@ def _find_batch_dims(node: onnx.NodeProto) -> int:
     count: int = attribute(node, "batch_dims", 0)
     if count < 0:
         raise LoadError(
-            f"{node.op_type} (node {node.name or node.output[0]!r}): expected 0 or more for "
-            f"batch_dims, found {count}; correct the model"
+            f"{describe_node(node)}: expected 0 or more for batch_dims, found {count}; correct the "
+            "model"
         )
     return count
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import STANDARD_DOMAINS, Chain, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import STANDARD_DOMAINS, Chain, describe_node, iter_bodies, iter_nodes, replace_nodes
 
 from simipu.errors import AcceleratorError
 from simipu.numerics.recurrent import GATES
@@ -28,8 +28,8 @@ def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
         for body in iter_bodies(node):
             for inner in filter(_has_lengths, body.node):
                 raise AcceleratorError(
-                    f"it does not check sequence_lens of {_title(inner)}, which is in the body of "
-                    "another node; remove the accelerator"
+                    f"it does not check sequence_lens of {describe_node(inner)}, which is in the "
+                    "body of another node; remove the accelerator"
                 )
     if not any(map(_has_lengths, model.graph.node)):
         return False
@@ -39,7 +39,8 @@ def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
             chain = Chain(f"{next(filter(None, node.output))}/lengths")
             name = _clamp(chain, node)
             faults[name] = (
-                f"{_title(node)}: a length in sequence_lens is not from 0 to the number of steps"
+                f"{describe_node(node)}: a length in sequence_lens is not from 0 to the number of "
+                "steps"
             )
             model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
             nodes += chain.nodes
@@ -55,10 +56,6 @@ def _has_lengths(node: onnx.NodeProto) -> bool:
         and len(node.input) > _LENGTHS
         and bool(node.input[_LENGTHS])
     )
-
-
-def _title(node: onnx.NodeProto) -> str:
-    return f"{node.op_type} (node {node.name or next(filter(None, node.output))!r})"
 
 
 def _clamp(chain: Chain, node: onnx.NodeProto) -> str:

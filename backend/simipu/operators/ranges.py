@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import STANDARD_DOMAINS, Chain
+from onnxgraph import STANDARD_DOMAINS, Chain, describe_node
 
 from simipu.errors import LoadError
 from simipu.operators.entry import Body, GraphContext, Guard
@@ -92,8 +92,7 @@ def narrow_input(place: int, what: str, least: int) -> Guard:
         return None
 
     def describe(node: onnx.NodeProto) -> str:
-        title = f"{node.op_type} (node {node.name or node.output[0]!r})"
-        return f"{what} of {title}: expected {least} to {_INT32_MAX}"
+        return f"{what} of {describe_node(node)}: expected {least} to {_INT32_MAX}"
 
     def add_check(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
         limits = (chain.constant(least, np.int64), chain.constant(_INT32_MAX, np.int64))
