@@ -249,7 +249,7 @@ def test_a_result_of_another_shape_than_onnxruntimes_is_rejected():
 
 
 def test_rows_that_a_file_calls_independent_are_proven_again():
-    """With one row the product would read beyond it: the Slice has two rows otherwise."""
+    """The Slice has two rows, or one of a batch of one, where the product reads beyond it."""
     nodes = [
         helper.make_node("Slice", ["x", "start", "end"], ["two"]),
         helper.make_node("MatMul", ["left", "two"], ["y"]),
