@@ -27,8 +27,10 @@ _EXTREMES: Mapping[str, str] = {
     "Less": "Min",
     "LessOrEqual": "Max",
 }
-"""Operators, with the extreme of both operands that is compared with the second one."""
+"""Operators, with the extreme of both operands that is compared with the second one: steps of this
+rewrite alone."""
 _NEGATED = ("Equal", "GreaterOrEqual", "LessOrEqual")
+"""The operators that are true if the sign is 0, in this rewrite alone."""
 _WHOLE_EXTREMES_OPSET = 12
 """First opset in which Min and Max accept whole numbers."""
 _SIGN_OPSET = 9
