@@ -16,6 +16,7 @@ from onnx import TensorProto, numpy_helper
 from onnxgraph import (
     attribute,
     describe_node,
+    has_data,
     infer_shapes,
     iter_bodies,
     iter_graphs,
@@ -295,7 +296,7 @@ def _find_cut(model: onnx.ModelProto) -> str:
     """Return the first Pad that cuts elements, or whose pads are not in the graph, or "". If it
     cuts more than there are, which the standard allows, OpenVINO writes beyond its memory."""
     for graph in iter_graphs(model.graph):
-        known = {tensor.name: tensor for tensor in graph.initializer}
+        known = {tensor.name: tensor for tensor in graph.initializer if has_data(tensor)}
         made = (node for node in graph.node if node.op_type == "Constant")
         known.update((node.output[0], attribute(node, "value")) for node in made)
         for node in graph.node:

@@ -32,6 +32,7 @@ from simipu.errors import AcceleratorError, LoadError
 from simipu.executable import Program
 from simipu.isolation import IsolatedGraph, warn_of_missing_confinement
 from simipu.numerics.options import KernelUse, Numerics
+from simipu.sandbox import Confinement
 from simipu.streams import Direction
 
 if TYPE_CHECKING:
@@ -44,14 +45,13 @@ _log = logging.getLogger("simipu")
 class _Opening:
     """A graph to open: what lowers it to a set of kernels, how it is computed, and what messages
     call its program. `kernels`: those of ONNX Runtime's graphs. `find_entry` returns where a later
-    load finds the lowered graph. `is_confined`: this process is the child of an isolated graph."""
+    load finds the lowered graph."""
 
     lower: Callable[[KernelUse, GraphOptions], Lowered]
     options: GraphOptions
     label: str
     kernels: KernelUse
     find_entry: Callable[[KernelUse, GraphOptions], CacheEntry | None] = lambda *_: None
-    is_confined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _open_onnxruntime(lowered: Lowered, opening: _Opening) -> ComputedGraph:
 
 
 def _open_reference(lowered: Lowered, opening: _Opening) -> ComputedGraph:
-    if not opening.is_confined:
+    if not Confinement.is_active:
         return IsolatedGraph(opening.label, lowered, {}, opening.options, None)
     from simipu.reference import ReferenceGraph
 
@@ -209,8 +209,7 @@ def open_confined(
     graph is one that the parent cannot compute: it is opened in the onnx reference. Raises the
     errors of `open_graph`."""
     if isinstance(source, Lowered):
-        opening = _Opening(lambda *_: source, options, label, KernelUse.NONE, is_confined=True)
-        return _open_on(_REFERENCE, opening)
+        return _open_on(_REFERENCE, _Opening(lambda *_: source, options, label, KernelUse.NONE))
     return _open(_make_opening(source, weights, options, numerics, is_confined=True))
 
 
@@ -253,7 +252,7 @@ def _make_opening(
         return CacheEntry(program, weights, options, numerics, kernels)
 
     label = _make_label(program)
-    return _Opening(lower, options, label, use_kernels(), find_entry, is_confined)
+    return _Opening(lower, options, label, use_kernels(), find_entry)
 
 
 def _make_label(program: Program) -> str:

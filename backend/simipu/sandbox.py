@@ -24,6 +24,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import ClassVar
 
 from simipu.system_calls import FAIL, MACHINES, Machine, make_filter
 
@@ -56,6 +57,12 @@ _CAPABILITIES_VERSION = 0x20080522
 """Value of _LINUX_CAPABILITY_VERSION_3 of capset(2)."""
 _KEPT_CAPABILITIES = 1 << 1 | 1 << 2
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root reads models of other users."""
+
+
+class Confinement:
+    """Whether this process confined itself (`confine`): it starts no other process."""
+
+    is_active: ClassVar[bool] = False
 
 
 def find_missing() -> list[str]:
@@ -99,6 +106,7 @@ def confine(folders: Iterable[str] = ()) -> None:
         instructions = ctypes.create_string_buffer(program, len(program))
         header = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
         _call(machine.seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(0), header)
+    Confinement.is_active = True
 
 
 def _find_python_paths() -> Iterator[str]:

@@ -14,7 +14,7 @@ import hostile_graphs as hostile
 import numpy as np
 import pytest
 from frozen_inputs import scale_model, write_data
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from sample_models import linear_model, make_model, write_executable
 from simipu import LoadError, known_files
 from simipu.known_files import KNOWN_FILES
@@ -67,6 +67,21 @@ def test_unknown_files_are_loaded_once_in_a_child(make_state, tried):
     assert tried == ["model 'model'"]
     load(make_state(hostile.make_model([helper.make_node("Abs", ["x"], ["y"])])))
     assert tried == ["model 'model'"] * 2
+
+
+def test_a_graph_for_which_there_is_no_kernel_is_loaded_first(make_state, caplog):
+    """The onnx reference computes it, in a child process that a confined one does not start."""
+    depth = numpy_helper.from_array(np.int32(4), "depth")
+    values = numpy_helper.from_array(np.array([0, 2], np.uint8), "values")
+    axis = numpy_helper.from_array(np.array([0], np.int64), "axis")
+    nodes = [
+        helper.make_node("Cast", ["x"], ["whole"], to=TensorProto.INT32),
+        helper.make_node("OneHot", ["whole", "depth", "values"], ["hot"]),
+        helper.make_node("Cast", ["hot"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["floats", "axis"], ["y"], keepdims=0),
+    ]
+    load(make_state(hostile.make_model(nodes, [depth, values, axis])))
+    assert "runs on the slow onnx reference" in caplog.text
 
 
 def test_tighter_limits_are_tried_again(make_state, tried):

@@ -12,6 +12,7 @@ from onnxgraph import (
     Chain,
     attribute,
     find_makers,
+    has_data,
     iter_bodies,
     iter_graphs,
     iter_nodes,
@@ -25,18 +26,14 @@ from simipu.operators.entry import Body, GraphContext
 
 def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of a graph and its bodies by name, except those whose data are outside
-    the graph."""
+    the graph, or were left out of an inferred one."""
     found: dict[str, onnx.TensorProto] = {}
     for each in iter_graphs(graph):
         found.update((tensor.name, tensor) for tensor in each.initializer)
         for node in each.node:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
                 found[node.output[0]] = value
-    return {
-        name: tensor
-        for name, tensor in found.items()
-        if tensor.data_location != onnx.TensorProto.EXTERNAL
-    }
+    return {name: tensor for name, tensor in found.items() if has_data(tensor)}
 
 
 def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute, iter_reads, make_identity
+from onnxgraph import Chain, attribute, has_data, iter_reads, make_identity
 
 from simipu.errors import LoadError
 from simipu.numerics.half import HALVES, IR_VERSION
@@ -276,7 +276,7 @@ def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     found = {
         tensor.name: tensor
         for tensor in graph.initializer
-        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) == 1
+        if math.prod(tensor.dims) == 1 and has_data(tensor)
     }
     for node in graph.node:
         for each in node.attribute:

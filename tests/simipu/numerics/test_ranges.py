@@ -5,8 +5,17 @@ right, by numpy, or an error."""
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from simipu import GraphOptions, SimIpuError, choose_accelerator, opening
+from onnx.reference import ReferenceEvaluator
+from simipu import (
+    TARGETS,
+    GraphOptions,
+    SimIpuError,
+    SimulatedExecutable,
+    choose_accelerator,
+    opening,
+)
 from simipu.executable import Program, ProgramKind
+from simipu.fixing import fix_inputs
 from simipu.numerics import KernelUse, Numerics
 from simipu.numerics.lengths import clamp_lengths
 from simipu.program_graphs import lower_program
@@ -127,8 +136,9 @@ CASES = {
 result that numpy has; None if there is none that fits into memory."""
 
 
-def make_program(nodes, inputs, constants, outputs, opset=18):
-    """Return a program of a file that no compiler of this project has checked."""
+def make_program(nodes, inputs, constants, outputs, opset=18, shape=(1,)):
+    """Return a program of a file that no compiler of this project has checked; `shape` is what its
+    streams say of its outputs."""
     infos = {
         name: helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
@@ -148,21 +158,23 @@ def make_program(nodes, inputs, constants, outputs, opset=18):
         for name, value in inputs.items()
     ]
     streams += [
-        Stream(name, name, Direction.DEVICE_TO_HOST, helper.tensor_dtype_to_np_dtype(kind), (1,))
+        Stream(name, name, Direction.DEVICE_TO_HOST, helper.tensor_dtype_to_np_dtype(kind), shape)
         for name, kind in outputs.items()
     ]
     return Program(5, "main", ProgramKind.MAIN, tuple(streams), model.SerializeToString())
 
 
-def compute(program, feeds, names, engine="onnxruntime", numerics=None):
+def compute(program, feeds, names, engine="onnxruntime", numerics=None, weights=None):
     if engine == "openvino":
         pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
     chosen = (choose_accelerator("openvino", {}),) if engine == "openvino" else ()
     options = GraphOptions(1, accelerators=chosen, caches=False, memory_bytes=1 << 26)
     if engine == "reference":
-        graph = ReferenceGraph(lower_program(program, {}, options, numerics, KernelUse.NONE))
+        graph = ReferenceGraph(
+            lower_program(program, weights or {}, options, numerics, KernelUse.NONE)
+        )
     else:
-        graph = opening.open_graph(program, {}, options, numerics)
+        graph = opening.open_graph(program, weights or {}, options, numerics)
     try:
         return graph.run(names, feeds)
     finally:
@@ -205,6 +217,31 @@ def test_a_number_of_any_size_is_right_or_an_error(case, engine, is_constant):
         expected = expect(value)
         assert expected is not None, f"{value}: expected an error, found {result.shape}"
         np.testing.assert_array_equal(result, expected, f"{value}")
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "reference"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_number_among_the_weights_of_the_device_is_read(case, engine):
+    """The graph of a file with the data of an input knows only the input's type and shape."""
+    op_type, inputs, make, _ = CASES[case]
+    number = make(-1 if op_type == "Reshape" else 1)
+    arrays = {
+        f"i{i}": number if value is None else value
+        for i, value in enumerate(inputs)
+        if not isinstance(value, str)
+    }
+    names = [f"i{i}" * (f"i{i}" in arrays) for i in range(len(inputs))]
+    node = helper.make_node(op_type, names, ["y", "places"][: 1 + (op_type == "TopK")], name="n")
+    fixed = {name: array for name, array in arrays.items() if array.dtype == np.int64}
+    feeds = {name: array for name, array in arrays.items() if name not in fixed}
+    outputs = {"y": I64 if op_type == "Range" else F}
+    program = make_program([node], arrays, {}, outputs)
+    (expected,) = ReferenceEvaluator(program.graph).run(["y"], arrays)
+    program = make_program([node], arrays, {}, outputs, shape=expected.shape)
+    held = fix_inputs(SimulatedExecutable("e", TARGETS["ipu2"], (program,)), fixed)
+    weights = {constant.name: constant.array() for constant in held.constants}
+    (found,) = compute(held.programs[0], feeds, ["y"], engine, weights=weights)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 ATTRIBUTES = {
