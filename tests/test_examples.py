@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 is_installed = all(importlib.util.find_spec(name) for name in ("torch", "onnxscript"))
@@ -16,6 +17,8 @@ is_installed = all(importlib.util.find_spec(name) for name in ("torch", "onnxscr
 @pytest.mark.skipif(not is_installed, reason="torch and onnxscript are not installed")
 def test_a_pytorch_module_is_exported_compiled_and_compared(tmp_path):
     command = [sys.executable, EXAMPLES / "pytorch_export.py"]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    said = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert said.returncode == 0, said.stderr
     assert "largest difference" in said.stdout

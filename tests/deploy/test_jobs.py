@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 import pytest
 from sample_models import linear_model
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.deploy
 
@@ -38,7 +39,9 @@ def models(tmp_path: Path) -> Path:
 def run(command: list[str], **environment: object) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     given = {name: str(value) for name, value in environment.items()}
-    subprocess.run(command, env={**os.environ, **given, "PATH": path}, check=True, timeout=120)
+    subprocess.run(
+        command, env={**os.environ, **given, "PATH": path}, check=True, timeout=PATIENCE_SECONDS
+    )
 
 
 def read_keys(results: Path) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import asdict
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 VERSION_OPTIONS = {
     "envoy": "--version",
@@ -19,7 +20,9 @@ VERSION_OPTIONS = {
 
 @pytest.mark.parametrize("name", VERSION_OPTIONS)
 def test_a_program_of_a_deployment_runs(tools, name):
-    subprocess.run([asdict(tools)[name], VERSION_OPTIONS[name]], check=True, timeout=30)
+    subprocess.run(
+        [asdict(tools)[name], VERSION_OPTIONS[name]], check=True, timeout=PATIENCE_SECONDS
+    )
 
 
 def test_every_program_is_asked(tools):

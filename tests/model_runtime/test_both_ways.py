@@ -21,6 +21,7 @@ from model_runtime import (
 from model_runtime.request_flow import compute_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
+from waiting import PATIENCE_SECONDS
 
 MAIN = 5
 """Index of the main program that poprt compiles."""
@@ -71,7 +72,9 @@ class ByQueues:
             self.pipeline.start()
             self.started = True
         for _ in requests:
-            assert answered.acquire(timeout=20), f"{len(outcomes)} of {len(requests)} answers"
+            assert answered.acquire(timeout=PATIENCE_SECONDS), (
+                f"{len(outcomes)} of {len(requests)} answers"
+            )
         return [outcomes[number] for number in range(len(requests))]
 
     def enqueue(self, number, inputs, outcomes, answered):

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
-from forked import LIMIT_SECONDS, ask_fork
+from forked import ask_fork
 from model_runtime import (
     DeviceManager,
     ModelRunner,
@@ -22,7 +22,7 @@ from model_runtime import (
 )
 from sample_models import loop_model, write_handmade
 from simipu import WATCHDOG, GraphOptions
-from waiting import held_by_another_thread
+from waiting import PATIENCE_SECONDS, held_by_another_thread
 
 X = np.arange(16, dtype=np.float32).reshape(4, 4)
 ANY_ROWS = ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000, num_threads=4)
@@ -186,7 +186,7 @@ if sys.argv[2] == "drops":
 def test_a_fork_that_exits_as_a_script_does_ends(file, what):
     done = subprocess.run(
         [sys.executable, "-c", LEAVES, file, what],
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         capture_output=True,
         text=True,
         check=False,
@@ -249,12 +249,12 @@ def test_a_pool_of_processes_takes_a_runner_by_every_start_method(file, method):
         double(runner)
         process = context.Process(target=_put, args=(runner, answers := context.SimpleQueue()))
         process.start()
-        process.join(LIMIT_SECONDS + 10)
+        process.join(PATIENCE_SECONDS)
         assert process.exitcode == 0
         np.testing.assert_array_equal(answers.get(), 2 * X)
         with ProcessPoolExecutor(2, context) as pool:
             for answer in [pool.submit(double, runner) for _ in range(3)]:
-                np.testing.assert_array_equal(answer.result(LIMIT_SECONDS + 10), 2 * X)
+                np.testing.assert_array_equal(answer.result(PATIENCE_SECONDS), 2 * X)
 
 
 def _put(runner, answers):
@@ -266,7 +266,7 @@ def test_joblib_takes_a_runner_to_its_workers(file):
     joblib = pytest.importorskip("joblib")
     with ModelRunner(file) as runner:
         for backend in ("loky", "multiprocessing"):
-            ask = joblib.Parallel(n_jobs=2, backend=backend, timeout=LIMIT_SECONDS + 10)
+            ask = joblib.Parallel(n_jobs=2, backend=backend, timeout=PATIENCE_SECONDS)
             for answer in ask(joblib.delayed(double)(runner, rows) for rows in (4, 4)):
                 np.testing.assert_array_equal(answer, 2 * X)
 

@@ -17,6 +17,7 @@ import weakref
 import numpy as np
 import pytest
 from model_runtime.pvti import Options, Trace
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -58,7 +59,10 @@ def warnings(caplog):
 
 def run_python(program, **environ):
     subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **environ}, check=True, timeout=60
+        [sys.executable, "-c", program],
+        env={**os.environ, **environ},
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -205,10 +209,10 @@ def test_every_thread_has_its_own_number_and_name(make_trace):
     together = threading.Barrier(3)
 
     def work(label):
-        together.wait(timeout=10)
+        together.wait(timeout=PATIENCE_SECONDS)
         with trace.tracepoint(label):
             pass
-        together.wait(timeout=10)
+        together.wait(timeout=PATIENCE_SECONDS)
 
     threads = [
         threading.Thread(target=work, args=(f"work {index}",), name=f"worker {index}")

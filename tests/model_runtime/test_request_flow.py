@@ -19,6 +19,7 @@ from model_runtime import (
 )
 from sample_models import loop_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
+from waiting import PATIENCE_SECONDS
 
 BATCH = 4
 
@@ -69,7 +70,7 @@ class Ask:
         self.event.set()
 
     def wait(self):
-        assert self.event.wait(20), "no answer"
+        assert self.event.wait(PATIENCE_SECONDS), "no answer"
         (error,) = self.answers
         if error is not None:
             raise error

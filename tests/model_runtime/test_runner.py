@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 from sample_models import gather_model, loudness_model, make_model, steps_model
 from sdk_files import open_file, rewrite
 from simipu import LoadError, RunError
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -165,7 +166,7 @@ def test_closing_answers_what_waits(file):
     future = runner.executeAsync({"x": x(1)})
     runner.close()
     with pytest.raises(StoppedError):
-        future.wait(10)
+        future.wait(PATIENCE_SECONDS)
     with pytest.raises(ModelRuntimeError):
         runner.execute({"x": x(4)})
 
@@ -205,7 +206,7 @@ def feed(runner, rows):
 
 def error_of(future):
     try:
-        future.wait(20)
+        future.wait(PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001
         return error
     return None
@@ -294,7 +295,7 @@ def test_waiting_for_a_device_ends_when_one_is_given_up():
         wait = DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, sleepTime=0.005)
         waiting = pool.submit(machine.getDevice, 1, {}, wait)
         held.clear()
-        assert waiting.result(10).numIpus() == 1
+        assert waiting.result(PATIENCE_SECONDS).numIpus() == 1
 
 
 def test_devices_are_made_by_number_version_and_model(file, open_model):
@@ -406,8 +407,8 @@ def test_requests_whose_rows_depend_on_their_neighbours_run_alone(compile_popef)
     config = ModelRunnerConfig(batching_dim=0, timeout_ns=0)
     with ModelRunner(file, config) as runner:
         loud, quiet = runner.executeAsync({"x": x(2, 100)}), runner.executeAsync({"x": x(1)})
-        np.testing.assert_array_equal(loud.wait(10)["y"], x(2))
-        np.testing.assert_array_equal(quiet.wait(10)["y"], x(1))
+        np.testing.assert_array_equal(loud.wait(PATIENCE_SECONDS)["y"], x(2))
+        np.testing.assert_array_equal(quiet.wait(PATIENCE_SECONDS)["y"], x(1))
         with pytest.raises(ModelRuntimeError, match="compiled batch of 4 rows, found 5"):
             runner.execute({"x": x(5)})
 
@@ -418,8 +419,8 @@ def test_whoever_wants_them_joined_gets_them_joined(compile_popef):
         file, ModelRunnerConfig(batching_dim=0, timeout_ns=0, join_dependent_rows=True)
     ) as runner:
         loud, quiet = runner.executeAsync({"x": x(3, 100)}), runner.executeAsync({"x": x(1)})
-        loud.wait(10)
-        assert quiet.wait(10)["y"][0, 0] == np.float32(0.01)
+        loud.wait(PATIENCE_SECONDS)
+        assert quiet.wait(PATIENCE_SECONDS)["y"][0, 0] == np.float32(0.01)
 
 
 def test_rows_may_lie_along_another_axis(compile_popef):

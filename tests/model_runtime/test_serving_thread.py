@@ -5,6 +5,7 @@ import threading
 import pytest
 from model_runtime import StoppedError, shutdown
 from model_runtime.shutdown import ServingThread
+from waiting import PATIENCE_SECONDS
 
 
 class Session:
@@ -20,7 +21,7 @@ def test_it_runs_until_what_it_serves_ends():
 
     def serve():
         names.append(threading.current_thread().name)
-        end.wait(60)
+        end.wait(PATIENCE_SECONDS)
         thread.join()  # not from itself, which would never end
 
     assert not thread.has_ended
@@ -28,7 +29,7 @@ def test_it_runs_until_what_it_serves_ends():
     thread.start(serve, "m", Session())
     assert not thread.has_ended
     end.set()
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     assert (thread.has_ended, names) == (True, ["m"])
 
 
@@ -42,12 +43,12 @@ def test_a_fork_loses_it_and_starts_it_again_under_its_name():
     thread.forget_parent()
     assert not thread.is_lost, "it was never started"
     thread.start(serve, "m", session)
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     thread.forget_parent()
     thread.forget_parent()
     assert (thread.is_lost, thread.has_ended) == (True, False)
     thread.restart(serve, session)
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
     assert (thread.is_lost, names) == (False, ["m", "m"])
 
 

@@ -2,7 +2,6 @@
 lead to another file."""
 
 import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from onnxgraph.weights import (
     read_array,
     register_change,
 )
+from waiting import wait_until
 
 F, F16, I8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -210,8 +210,5 @@ def test_pages_of_a_file_that_was_read_are_let_go_of_and_read_again(stored, tmp_
     assert float(values.sum()) == float(written.sum())
     assert count_resident_bytes(tmp_path / "data") > written.nbytes // 2
     with holding_few_pages():
-        end = time.monotonic() + 30
-        while count_resident_bytes(tmp_path / "data") and time.monotonic() < end:
-            time.sleep(0.01)
-    assert count_resident_bytes(tmp_path / "data") == 0
+        wait_until(lambda: not count_resident_bytes(tmp_path / "data"), "the pages are gone")
     np.testing.assert_array_equal(values, written)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_SECONDS
 
 import popef
 import popef.commands.cli
@@ -439,7 +440,7 @@ def test_a_process_logs_what_its_environment_says(path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             env=os.environ | environment,
         )
 

@@ -13,6 +13,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from popef_blobs import build, write_whole
+from waiting import PATIENCE_SECONDS
 
 import popef
 from popef.codec import encode
@@ -169,7 +170,7 @@ def test_endless_input_is_refused(tmp_path):
     with subprocess.Popen(["sh", "-c", f"exec cat /dev/urandom > {fifo}"]) as feeder:
         with pytest.raises(popef.LimitError, match="max_stream_bytes"):
             popef.Reader(limits).parseFile(fifo)
-        feeder.wait(10)
+        feeder.wait(PATIENCE_SECONDS)
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path):

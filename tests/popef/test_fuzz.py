@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from popef_fuzzing import check, seed_files
 from popef_mutations import mutate_file
 from reference_files import FILES, PlainBlob, written_by_others, written_by_popef
+from waiting import PATIENCE_SECONDS
 
 FIRST = list(seed_files())
 EXAMPLES = examples(150)
@@ -66,7 +67,7 @@ def test_a_search_led_by_coverage_finds_nothing(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -11,6 +11,7 @@ from model_runtime import ModelRunner
 from poplar_serving import library
 from sample_models import linear_model
 from saved_models import TENSORFLOW, X
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,7 +24,11 @@ def operators(tmp_path_factory):
     command = [sys.executable, "-m", "poplar_serving", "build", "--output", str(made)]
     compiler = shlex.join([*library.find_cxx(), "-Werror"])
     done = subprocess.run(
-        command, env={**os.environ, "CXX": compiler}, capture_output=True, text=True, timeout=300
+        command,
+        env={**os.environ, "CXX": compiler},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert (done.returncode, done.stdout) == (0, f"wrote {made}\n"), done.stderr
     with pytest.MonkeyPatch.context() as patch:

@@ -22,7 +22,7 @@ from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive
 from sdk_files import replicate
 from serving_children import HEADER, SECONDS, AskedFork, AskedInterpreter
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -325,6 +325,8 @@ def test_texts_of_faults_are_bounded():
 def test_importing_it_imports_no_tensorflow():
     code = "import sys, poplar_serving, poplar_serving.child; sys.exit('tensorflow' in sys.modules)"
     assert (
-        subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode
+        subprocess.run(
+            [sys.executable, "-c", code], env=dict(os.environ), timeout=PATIENCE_SECONDS
+        ).returncode
         == 0
     )

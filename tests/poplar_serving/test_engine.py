@@ -18,7 +18,7 @@ from poplar_serving.library import FLAGS, SOURCES, UNITS, find_cxx
 from sample_models import make_model
 from saved_models import is_alive
 from simipu.kernels.build import CompilerError, run
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow  # compiles, and waits for processes
 
@@ -84,7 +84,7 @@ class Checker:
 
     def end(self):
         """Wait for the process and return its stderr; no child process of it may be left."""
-        _, said = self._process.communicate(timeout=60)
+        _, said = self._process.communicate(timeout=PATIENCE_SECONDS)
         assert self._process.returncode == 0, said
         return said
 

@@ -20,6 +20,7 @@ from poplar_triton.serving import command
 from poplar_triton.serving.endpoint import ServedVersion
 from poplar_triton.serving.log import Log
 from sample_models import make_model
+from waiting import PATIENCE_SECONDS
 
 import popef
 import popef.commands.cli
@@ -138,7 +139,13 @@ def test_bash_completes_options_values_and_paths(program, tmp_path):
     lines = "".join(f"{program} {line}\n" for line in COMPLETIONS[program])
     command = ["bash", "--norc", "-c", SCRIPT, "bash", str(Path(sys.executable).with_name(program))]
     done = subprocess.run(
-        command, input=lines, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+        command,
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+        cwd=tmp_path,
     )
     assert done.stderr == ""
     assert [set(line.split()) for line in done.stdout.splitlines()] == [
@@ -300,7 +307,7 @@ def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         env={**os.environ, "COLUMNS": "80"},
     )
     assert (

@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 import poptorch  # noqa: E402
 from model_runtime import ModelRunner  # noqa: E402
 from poptorch import enums, files  # noqa: E402
+from waiting import PATIENCE_SECONDS  # noqa: E402
 
 import popef  # noqa: E402
 from popef.commands import cli, dump  # noqa: E402
@@ -240,7 +241,7 @@ def test_another_process_takes_the_executable_from_the_cache(tmp_path):
             capture_output=True,
             text=True,
             check=True,
-            timeout=250,
+            timeout=PATIENCE_SECONDS,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
         ).stdout.split()
         for seed in ("1", "2")

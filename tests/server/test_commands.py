@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
+from waiting import PATIENCE_SECONDS
 
 from .conftest import write_model
 
@@ -30,7 +31,12 @@ COMMAND = [sys.executable, "-m", "poplar_triton.cli"]
 
 def run(*arguments, **options):
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **options
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+        **options,
     )
 
 
@@ -39,7 +45,11 @@ def run_shell(command, folder):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     return subprocess.run(
-        ["sh", "-c", command], stdout=subprocess.PIPE, check=True, timeout=30, cwd=folder
+        ["sh", "-c", command],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+        cwd=folder,
     ).stdout
 
 
@@ -102,7 +112,7 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert segments_of(process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
     assert "model 'broken' is not served: Internal: ModelConfigError" in errors.read_text()
@@ -136,7 +146,7 @@ def compiled(tmp_path_factory):
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
         ).stdout
     with TritonServer(root / "models", log=root / "log") as server:
         yield server, printed
@@ -185,7 +195,7 @@ def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
                 if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()
             ]
         process.send_signal(number)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
         assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
@@ -248,8 +258,12 @@ def test_a_server_with_restricted_apis_is_asked_with_their_keys(tmp_path, small_
     with TritonServer(small_repository, options=restricted, log=tmp_path / "log") as server:
         assert server.failed_models() == {}
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=5)
-        answer = urllib.request.urlopen(f"http://{server.http_url}/v2/models/linear", timeout=5)
+            urllib.request.urlopen(
+                f"http://{server.http_url}/v2/health/ready", timeout=PATIENCE_SECONDS
+            )
+        answer = urllib.request.urlopen(
+            f"http://{server.http_url}/v2/models/linear", timeout=PATIENCE_SECONDS
+        )
         assert b'"linear"' in answer.read()
 
 

@@ -20,6 +20,7 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import loudness_model, steps_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException
+from waiting import PATIENCE_SECONDS
 
 REQUESTS = 60
 BATCH = 4
@@ -130,7 +131,7 @@ def ask_at_once(server: TritonServer, model: str, rows: dict[float, int]) -> lis
             for loudest, count in rows.items()
             for protocol in ("http", "grpc")
         ]
-        return [answer for wait in waits for answer in wait.result(120)]
+        return [answer for wait in waits for answer in wait.result(PATIENCE_SECONDS)]
 
 
 @pytest.mark.parametrize("model", ["batching", "asynchronous", "ensemble", "bls"])

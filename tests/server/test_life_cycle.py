@@ -47,7 +47,7 @@ from triton_clients import (
 )
 from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
 
@@ -151,10 +151,10 @@ def test_cancelled_requests_leave_the_queue_and_their_neighbour_alone(server, gr
     *cancelled, kept = occupy(server, grpc, model, (3, {}), (4, {}))
     for request in cancelled:
         request.call.cancel()
-    np.testing.assert_array_equal(kept.result(60)["y"], make_rows(8))
+    np.testing.assert_array_equal(kept.result(PATIENCE_SECONDS)["y"], make_rows(8))
     for request in cancelled:
         with pytest.raises(InferenceServerException, match="cancelled"):
-            request.result(60)
+            request.result(PATIENCE_SECONDS)
     wait_until(lambda: count_cancelled() == before + 2, "the two that waited are dropped")
     np.testing.assert_array_equal(infer(grpc, model, {"x": make_rows(5)})["y"], make_rows(10))
 
@@ -188,10 +188,10 @@ def test_requests_that_wait_too_long_get_their_own_error(server, grpc):
     first, second, by_policy, by_request, patient = occupy(server, grpc, "busy_synchronous", *sent)
     for request in (by_policy, by_request):
         with pytest.raises(InferenceServerException, match="Request timeout expired") as caught:
-            request.result(60)
+            request.result(PATIENCE_SECONDS)
         assert caught.value.status() == "StatusCode.UNAVAILABLE"
     for request, expected in ((first, 2), (second, 2), (patient, 8)):
-        np.testing.assert_array_equal(request.result(60)["y"], make_rows(expected))
+        np.testing.assert_array_equal(request.result(PATIENCE_SECONDS)["y"], make_rows(expected))
 
 
 @on("explicit")
@@ -200,7 +200,7 @@ def test_a_request_too_many_for_the_queue_is_refused(server, grpc):
     with pytest.raises(InferenceServerException, match="Exceeds maximum queue size"):
         infer(grpc, "busy_synchronous", {"x": make_rows(1)})
     for request in accepted:
-        np.testing.assert_array_equal(request.result(60)["y"], make_rows(2))
+        np.testing.assert_array_equal(request.result(PATIENCE_SECONDS)["y"], make_rows(2))
 
 
 # What Triton does around a model
@@ -338,7 +338,7 @@ def test_the_metrics_tell_what_the_instances_did(server, grpc, mode):
 def wait_for_value(read, expected):
     """Wait until the value is as expected; metrics are published once a second."""
     with contextlib.suppress(AssertionError):
-        wait_until(lambda: read() == expected, "the values are published", 20)
+        wait_until(lambda: read() == expected, "the values are published", PATIENCE_SECONDS)
     assert read() == expected
 
 
@@ -356,7 +356,11 @@ def test_the_execution_time_of_the_metrics_begins_when_a_request_arrives(server,
         )
         return seconds / calls if calls else 0
 
-    wait_until(lambda: seconds_per_call() >= DELAY_SECONDS, "the wait is in the execution time", 10)
+    wait_until(
+        lambda: seconds_per_call() >= DELAY_SECONDS,
+        "the wait is in the execution time",
+        PATIENCE_SECONDS,
+    )
 
 
 @on("explicit")
@@ -497,7 +501,9 @@ def stopped(server):
         )
 
     def ask_over_http(mode):
-        with httpclient.InferenceServerClient(server.http_url, network_timeout=60) as http:
+        with httpclient.InferenceServerClient(
+            server.http_url, network_timeout=PATIENCE_SECONDS
+        ) as http:
             return infer(http, f"slow_{mode}", {"x": make_rows(0)})
 
     late = []
@@ -518,7 +524,7 @@ def stopped(server):
         # Triton accepts requests over gRPC as long as a request over HTTP is in flight.
         wait_until(lambda: late.append(refusal(grpc)) or late[-1], "the server refuses requests")
         answers = {
-            mode: [future.result(60)["y"].flat[0] for future in futures]
+            mode: [future.result(PATIENCE_SECONDS)["y"].flat[0] for future in futures]
             for mode, futures in under_way.items()
         }
     wait_until(lambda: server.poll() is not None, "the server stops")

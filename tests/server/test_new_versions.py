@@ -13,7 +13,7 @@ from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import publish_version
 from triton_clients import phases, traffic, wait_for_all
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")
@@ -79,7 +79,7 @@ def test_a_server_that_loads_all_the_time_never_sees_a_version_half(tmp_path):
         publishing.start()
         while not stop.is_set():
             http.load_model("m")  # raises where a version does not load
-        publishing.join(60)
+        publishing.join(PATIENCE_SECONDS)
         http.load_model("m")
         wait_until(lambda: http.is_model_ready("m", "13"), "the newest version is served")
     assert "failed to load" not in (tmp_path / "log").read_text()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from page_blocks import Block, read_blocks
 from poplar_triton.serving.server import TritonServer
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/ask.md", "docs/gallery.md"]
@@ -63,7 +64,7 @@ def test_a_tutorial_runs_from_its_first_command_to_its_last(page, made, tmp_path
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)
-            assert server.wait(60) == 0
+            assert server.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / made).exists()
 
 

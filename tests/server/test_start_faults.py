@@ -186,7 +186,6 @@ def write_endless(repository, count):
     return names
 
 
-@pytest.mark.timeout(400)
 def test_endless_models_do_not_hold_up_the_others_and_are_named(start, repository):
     """Triton loads them one after the other: they are more than its threads."""
     names = write_endless(repository, 2)

@@ -23,7 +23,7 @@ from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server
 from poplar_triton.serving.installation import find_triton
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
 
@@ -61,7 +61,7 @@ def ask(server, model="several", **connection):
     tensor = grpcclient.InferInput("x", x.shape, "FP32")
     tensor.set_data_from_numpy(x)
     with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}", **connection) as client:
-        result = client.infer(model, [tensor], client_timeout=30)
+        result = client.infer(model, [tensor], client_timeout=PATIENCE_SECONDS)
     np.testing.assert_array_equal(result.as_numpy(result.get_response().outputs[0].name), 2 * x)
 
 
@@ -76,7 +76,7 @@ def stream(server, model="several"):
 
         def call():
             client.async_stream_infer(model, [tensor])
-            return answers.get(timeout=30)
+            return answers.get(timeout=PATIENCE_SECONDS)
 
         yield call
         client.stop_stream()
@@ -105,7 +105,9 @@ def read_resident_mib(pid):
 
 def kill_and_heal(server, number=signal.SIGKILL, **connection):
     server.kill_stub("several", number)
-    wait_until(lambda: not server.is_ready(), "/ready tells the dead or stalled instance", 5)
+    wait_until(
+        lambda: not server.is_ready(), "/ready tells the dead or stalled instance", PATIENCE_SECONDS
+    )
     wait_until(server.is_ready, "the model is healed")
     for _ in range(6):
         ask(server, **connection)
@@ -196,7 +198,7 @@ def test_a_triton_that_stalls_is_started_again_with_what_was_loaded(start):
         wait_until(lambda: server.read_metric("poplar_supervisor_living_stubs") == 3, "it is seen")
         time.sleep(2)  # the supervisor asks every second what is served
         os.kill(server.find_triton().pid, signal.SIGSTOP)
-        wait_until(lambda: not server.is_ready(), "/ready tells it", 5)
+        wait_until(lambda: not server.is_ready(), "/ready tells it", PATIENCE_SECONDS)
         wait_until(server.is_ready, "it was started again")
         ask(server, "several")
         ask(server, "other")

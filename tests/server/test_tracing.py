@@ -15,7 +15,7 @@ import tritonclient.grpc as grpcclient
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from poplar_triton.serving.server import TritonServer
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -45,7 +45,7 @@ def collect() -> Iterator[tuple[int, list[dict]]]:
         thread.start()
         yield server.server_port, spans
         server.shutdown()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_the_documented_options_send_the_spans_of_a_request_under_its_trace(tmp_path):

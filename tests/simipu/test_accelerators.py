@@ -31,6 +31,7 @@ from simipu import (
 from simipu.executable import Program, ProgramKind
 from simipu.numerics.comparisons import compare_exactly
 from simipu.streams import Direction, Stream
+from waiting import PATIENCE_SECONDS
 
 openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -109,7 +110,9 @@ def test_openvino_answers_any_number_of_rows_as_onnxruntime_does_without_optimis
 
 def test_openvino_tells_nobody_and_leaves_no_file_in_the_home_directory(tmp_path):
     words = [sys.executable, "-c", "import simipu.openvino_graph"]
-    subprocess.run(words, check=True, timeout=60, env={**os.environ, "HOME": str(tmp_path)})
+    subprocess.run(
+        words, check=True, timeout=PATIENCE_SECONDS, env={**os.environ, "HOME": str(tmp_path)}
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -30,6 +30,7 @@ from simipu.executable import Program, ProgramKind
 from simipu.numerics.options import KernelUse
 from simipu.private_folder import PrivateFolder
 from simipu.streams import Direction, Stream
+from waiting import PATIENCE_SECONDS
 
 OPTIONS = GraphOptions(num_threads=1, caches=True)
 SIZE = 64
@@ -452,7 +453,7 @@ def write_load(folder, options):
 def test_two_processes_may_load_at_once_and_the_next_one_imports_no_onnx(tmp_path, folder):
     command = write_load(tmp_path, OPTIONS)
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=60)[0] for process in both]
+    told = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in both]
     assert told[0] == told[1]
     assert len(list(folder.iterdir())) == 2
     found = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -26,6 +26,7 @@ from simipu import (
     isolation,
 )
 from simipu.sandbox import find_missing
+from waiting import PATIENCE_SECONDS, wait_until
 
 from popef._tools import channel, progress
 from popef._tools.memory import offer_to_oom_killer
@@ -192,7 +193,7 @@ def test_a_child_ends_with_its_parent_in_the_middle_of_a_run(make_engine):
     before = child(engine)
     graph = engine._mains[5].graph
     graph._child.channel.close()
-    assert graph._child.process.wait(10)
+    assert graph._child.process.wait(PATIENCE_SECONDS)
     graph._child.process.reap()
     assert not os.path.exists(f"/proc/{before}")
 
@@ -220,10 +221,7 @@ def test_unloading_ends_the_child(make_engine):
     engine = make_engine()
     before = child(engine)
     engine.unload()
-    deadline = time.monotonic() + 10
-    while os.path.exists(f"/proc/{before}") and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{before}")
+    wait_until(lambda: not os.path.exists(f"/proc/{before}"), "the child ends")
 
 
 def test_the_kernel_ends_the_child_first_when_memory_runs_out(lasting):

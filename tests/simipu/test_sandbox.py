@@ -15,6 +15,7 @@ from functools import partial
 
 import pytest
 from simipu import sandbox, system_calls
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(
     bool(sandbox.find_missing()), reason=f"this system lacks {', '.join(sandbox.find_missing())}"
@@ -193,7 +194,7 @@ def run_python(text, *arguments, **options):
         [sys.executable, "-c", text, *map(str, arguments)],
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 30.0
-_ANSWER_SECONDS = 60.0
+from waiting import PATIENCE_SECONDS
+
 _ARGUMENTS = (
     "--headless=new",
     "--no-sandbox",
@@ -55,7 +55,7 @@ class Browser:
 
     def wait_for(self, script: str, *arguments: object) -> Any:
         """Wait until the function's result is true, and return it."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.run(script, *arguments)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"never true: {script}")
@@ -141,7 +141,7 @@ class Browser:
             self._address + path, data, {"Content-Type": "application/json"}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(error.read().decode(errors="replace")[:2000]) from error
@@ -165,7 +165,7 @@ def open_browser(programs: Path, scratch: Path) -> Iterator[Browser]:
             browser.close()
     finally:
         child.terminate()
-        child.wait(_START_SECONDS)
+        child.wait(PATIENCE_SECONDS)
 
 
 def _find_port(told: str) -> str:
@@ -173,7 +173,7 @@ def _find_port(told: str) -> str:
 
 
 def _wait_for(find: Callable[[], str]) -> str:
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (found := find()):
         if time.monotonic() > deadline:
             raise TimeoutError("chromedriver says no port")

@@ -17,13 +17,13 @@ import onnx
 from simipu.computed import GraphOptions, Lowered, make_graph
 from simipu.errors import SimIpuError
 from simipu.program_graphs import lower_model
+from waiting import PATIENCE_SECONDS
 
 Array = npt.NDArray[Any]
 Case = tuple[onnx.ModelProto, Sequence[Mapping[str, Array]]]
 """A model in float, and the inputs of each run."""
 Answer = list[Array] | str
 """The outputs of a run, or its error."""
-LIMIT_SECONDS = 60.0
 MEMORY_BYTES, ADDRESS_BYTES = 1 << 30, 8 << 30
 """Memory limits of the graph, and of the child."""
 
@@ -40,7 +40,7 @@ def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[
     command = [sys.executable, __file__, str(source), str(result)]
     path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     ended = subprocess.run(
-        command, env=path, timeout=LIMIT_SECONDS, capture_output=True, text=True, check=False
+        command, env=path, timeout=PATIENCE_SECONDS, capture_output=True, text=True, check=False
     )
     last = ended.stdout.splitlines()[-1:]
     assert ended.returncode == 0, (

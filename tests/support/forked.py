@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_SECONDS = 60.0
+from waiting import PATIENCE_SECONDS
 
 
 def ask_fork(question: Callable[[], Any]) -> Any:
@@ -26,7 +26,9 @@ def ask_fork(question: Callable[[], Any]) -> Any:
             os._exit(0)
     theirs.close()  # so that the end of a fork that dies is the end of the pipe
     try:
-        assert ours.poll(LIMIT_SECONDS), f"the fork has not answered within {LIMIT_SECONDS:g} s"
+        assert ours.poll(PATIENCE_SECONDS), (
+            f"the fork has not answered within {PATIENCE_SECONDS:g} s"
+        )
         is_answer, answer = ours.recv()
     except EOFError:
         raise AssertionError("the fork died before it answered") from None

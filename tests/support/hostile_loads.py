@@ -29,7 +29,7 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, write_executable
 from simipu import SimulatedExecutable
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 SOUND = Served("sound", "x", "FP32", 4, "z")
 """The model beside the hostile ones."""
@@ -37,7 +37,6 @@ NAME = "hostile"
 OPTIONS = ["--model-control-mode=explicit", f"--load-model={SOUND.name}", QUICKLY]
 ENVIRONMENT = {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2"}'}
 """Environment that limits runs in time, because some graphs never end."""
-PATIENCE_SECONDS = 120
 SENTINEL = np.arange(4, dtype=np.float32)[None]
 
 GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -35,9 +35,8 @@ from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wa
 from http_cases import HttpCase, write_request
 from poplar_triton.serving.endpoint import HOST
 from poplar_triton.serving.server import TritonServer
+from waiting import PATIENCE_SECONDS
 
-ANSWER_SECONDS = 60.0
-"""Timeout of one answer: far more than it takes, for machines with other work."""
 CLIENTS = 4
 """Number of clients of each protocol."""
 SOUND_EVERY = 4
@@ -107,14 +106,14 @@ class HttpClient:
             return self._close_after(case) if case.closes else self._keep(case)
         except TimeoutError:
             self.close()
-            raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s") from None
+            raise WrongAnswerError(f"no answer within {PATIENCE_SECONDS:g} s") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise WrongAnswerError(f"{type(error).__name__}: {error}") from error
 
     def _connect(self) -> socket.socket:
         if self._socket is None:
-            self._socket = socket.create_connection(self._address, ANSWER_SECONDS)
+            self._socket = socket.create_connection(self._address, PATIENCE_SECONDS)
             self._buffer = _Buffer(socket.SocketIO(self._socket, "r"))
         return self._socket
 
@@ -206,7 +205,7 @@ class GrpcClient:
 
     def send(self, case: GrpcCase) -> str:
         """Send a case and return the code received; raises WrongAnswerError."""
-        deadline = case.deadline_seconds or ANSWER_SECONDS
+        deadline = case.deadline_seconds or PATIENCE_SECONDS
         code, text, answers = "OK", "", []
         try:
             if case.is_stream:
@@ -234,7 +233,7 @@ class GrpcClient:
         if code == "CANCELLED" and case.called_off_seconds is None:
             raise WrongAnswerError(f"called off: {text}")
         if code == "DEADLINE_EXCEEDED" and case.deadline_seconds is None:
-            raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s")
+            raise WrongAnswerError(f"no answer within {PATIENCE_SECONDS:g} s")
         expected = len(case.messages) if case.answers is None else case.answers
         if code == "OK" and len(answers) != expected:
             raise WrongAnswerError(f"{len(answers)} answers, expected {expected}")

@@ -20,7 +20,6 @@ import numpy as np
 from children import find_children, read_resident_bytes
 from hostile_models import GATHERING, LINEAR, MODELS, NAMES, SIZES, SLOW, Array, Served, Wanted
 from hostile_runner import (
-    ANSWER_SECONDS,
     CLIENTS,
     LEAK_BYTES,
     SOUND_EVERY,
@@ -39,6 +38,7 @@ from tfserving_clients import (
     read_outputs,
 )
 from tfserving_server import TfServing
+from waiting import PATIENCE_SECONDS
 
 BLOCK_SLACK_BYTES = 1 << 20
 """Growth between two usages that is no leak."""
@@ -363,7 +363,9 @@ def _send(client: Client, name: str, make: Kind, seed: str, report: Report) -> N
 def send(client: Client, case: Case) -> str:
     """Send a case and return the code received; raises WrongAnswerError."""
     call = client.channel.unary_unary(case.method).future(
-        case.message, timeout=case.deadline_seconds or ANSWER_SECONDS, compression=case.compression
+        case.message,
+        timeout=case.deadline_seconds or PATIENCE_SECONDS,
+        compression=case.compression,
     )
     if case.called_off_seconds is not None:
         time.sleep(case.called_off_seconds)
@@ -394,7 +396,7 @@ def _judge(case: Case, code: str, text: str) -> None:
     if code == "CANCELLED" and case.called_off_seconds is None:
         raise WrongAnswerError(f"called off: {text}")
     if code == "DEADLINE_EXCEEDED" and case.deadline_seconds is None:
-        raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s")
+        raise WrongAnswerError(f"no answer within {PATIENCE_SECONDS:g} s")
     if case.wanted is not Wanted.EITHER and (code == "OK") != (case.wanted is Wanted.ANSWERED):
         raise WrongAnswerError(f"must be {case.wanted.value}, found {code} {text[:500]!r}")
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from waiting import PATIENCE_SECONDS
 
 NAME = "triton"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -56,7 +57,7 @@ class NameServer:
     ) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.sendto(b"", ("127.0.0.1", self.port))
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
         self._socket.close()
 
     def _serve(self) -> None:

@@ -10,6 +10,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.stubs import Stall, Stub
 from poplar_triton.serving.supervisor import Settings, Supervisor
+from waiting import PATIENCE_SECONDS
 
 DEAD = Stub(7, 1, "m", "1", "m_0_0")
 HERE = Stub(8, 1, "m", "1", "m_0_1")
@@ -156,7 +157,7 @@ def wait_for(name: str) -> None:
     """Wait for the end of the threads of this name."""
     for thread in threading.enumerate():
         if thread.name == name:
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
 
 
 def wait_for_reload() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from waiting import PATIENCE_SECONDS
 
 TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 X = np.random.default_rng(3).normal(size=(4, 4)).astype("float32")
@@ -31,7 +32,7 @@ def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == status, done.stderr

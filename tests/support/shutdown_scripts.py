@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import IO
 
-LIMIT_SECONDS = 20.0
-"""A script that has not ended by then hangs. The slowest takes a second on an idle machine."""
+from waiting import PATIENCE_SECONDS
 
 IMPORTS = """
 import atexit
@@ -327,7 +326,7 @@ def _run_script(script: Script, files: Sequence[str], python: str) -> Ended:
         # ended.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         try:
-            status = process.wait(LIMIT_SECONDS)
+            status = process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             status = process.wait()
@@ -401,7 +400,7 @@ def _fork_all(sources: Sequence[str], files: Sequence[str], jobs: int) -> str | 
             gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
                 ended[fork.number] = running.pop(pid).end(os.waitstatus_to_exitcode(status))
-            elif time.monotonic() > fork.began + LIMIT_SECONDS:
+            elif time.monotonic() > fork.began + PATIENCE_SECONDS:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
     print(json.dumps([asdict(ended[number]) for number in range(len(sources))]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 """Timeout of anything that must happen: far more than it takes, for machines with other work."""
 
 

@@ -14,6 +14,7 @@ from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.request import Request
+from waiting import PATIENCE_SECONDS, wait_until
 
 
 class Answers:
@@ -96,9 +97,7 @@ def test_an_incomplete_batch_is_flushed_after_the_timeout(make_instance):
 
 
 def wait_until_idle(instance):
-    deadline = time.monotonic() + 20
-    while not instance._request_flow.is_idle and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: instance._request_flow.is_idle, "the instance is idle")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_what_waits_is_bounded(make_instance):
     gate = threading.Event()
     compute = instance.session._engine._mains[5].compute
     instance.session._engine._mains[5].compute = lambda *arguments: (
-        gate.wait(20) and compute(*arguments)
+        gate.wait(PATIENCE_SECONDS) and compute(*arguments)
     )
     instance.submit([request(instance, 4)])
     instance.submit([request(instance, 4, index) for index in range(1)])
@@ -158,7 +157,7 @@ def test_what_waits_is_bounded(make_instance):
     blocked.join(0.3)
     assert blocked.is_alive()
     gate.set()
-    blocked.join(20)
+    blocked.join(PATIENCE_SECONDS)
     for each in answers.wait(3):
         check(each)
 

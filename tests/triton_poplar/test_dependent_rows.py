@@ -10,6 +10,7 @@ from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.request import Request
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -62,7 +63,7 @@ def test_in_asynchronous_mode_too_and_nobody_waits_for_more_rows(folder):
     ]
     instance.submit(requests)
     for _ in requests:
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=PATIENCE_SECONDS)
     for each in requests:
         check(each)
     assert instance.statistics.batches == 4
@@ -78,7 +79,7 @@ def test_a_request_that_would_have_to_be_split_is_refused_and_its_neighbours_are
     requests = [request(instance, rows, QUIET) for rows in (2, 5, 4)]
     (instance.submit if is_asynchronous else instance.execute)(requests)
     for _ in range(3 * is_asynchronous):
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=PATIENCE_SECONDS)
     check(requests[0])
     check(requests[2])
     with pytest.raises(

@@ -14,6 +14,7 @@ from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Request
+from waiting import wait_until
 
 MODEL_FILE = Path(__file__).resolve().parents[2] / "backend" / "poplar" / "model.py"
 BATCH = 4
@@ -244,9 +245,7 @@ def test_in_asynchronous_mode_a_whole_batch_is_answered_by_the_call_and_others_l
     instance, incomplete = model._instance, [Sent() for _ in range(BATCH - 1)]
 
     def answer_whole_batch():
-        deadline = time.monotonic() + 20
-        while not instance._request_flow.is_idle and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: instance._request_flow.is_idle, "the instance is idle")
         requests = [Sent() for _ in range(BATCH)]
         for ((name, array),) in model.execute(requests):
             assert name == "z"

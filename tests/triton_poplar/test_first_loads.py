@@ -23,6 +23,7 @@ from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Request
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -283,7 +284,9 @@ def test_a_later_load_imports_nothing_that_checks_or_lowers_graphs(make_state, t
     state = make_state(relu())
     load(state)  # from here on the files are known, and the graph is cached
     command = [sys.executable, "-c", f"LARGE = {LARGE}\n{LOADER}", str(state.version_folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert done.stdout == "[0. 2. 0. 4.] []\n"
     assert not done.stderr
 

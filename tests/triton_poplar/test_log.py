@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from triton_poplar.log import MIN_INTERVAL_SECONDS, RateLimitedWarnings
+from waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -61,6 +62,6 @@ print("done", flush=True)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
             assert child.stdout.readline() == b"done\n"
-            assert child.wait(60) == 0
+            assert child.wait(PATIENCE_SECONDS) == 0
         finally:
             child.kill()

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from triton_poplar.request import Request
+from waiting import PATIENCE_SECONDS
 
 MODEL_FILE = Path(__file__).resolve().parents[2] / "backend" / "poplar" / "model.py"
 
@@ -92,7 +93,7 @@ def test_an_instance_that_has_lost_a_thread_of_its_answers_is_not_ready(load_mod
         model._answers.put(None)
     else:
         model._instance.session._queues.disconnectAll()
-    thread.join(20)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     assert model.is_ready() is False
 
@@ -118,7 +119,7 @@ def test_a_run_in_progress_does_not_delay_the_answer(load_model):
 
     def wait(*arguments):
         entered.set()
-        gate.wait(20)
+        gate.wait(PATIENCE_SECONDS)
         return compute(*arguments)
 
     instance.session._engine._mains[5].compute = wait
@@ -126,9 +127,9 @@ def test_a_run_in_progress_does_not_delay_the_answer(load_model):
     run = threading.Thread(target=instance.execute, args=[[request]])
     run.start()
     try:
-        assert entered.wait(20)
+        assert entered.wait(PATIENCE_SECONDS)
         assert model.is_ready() is True
         assert run.is_alive()
     finally:
         gate.set()
-        run.join(20)
+        run.join(PATIENCE_SECONDS)

@@ -13,6 +13,7 @@ from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
 from triton_poplar.model_state import ModelState, QueuePolicy
 from triton_poplar.request import Request
+from waiting import PATIENCE_SECONDS
 
 BATCH = 4
 """Compiled batch of the model."""
@@ -79,7 +80,7 @@ def submit(start):
         requests = make_requests(instance, clients, **options)
         instance.submit(requests)
         for _ in requests:
-            assert answered.acquire(timeout=20)
+            assert answered.acquire(timeout=PATIENCE_SECONDS)
         return requests
 
     submit.instance = instance

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from popef import PopefError
 from popef._tools import console
@@ -179,13 +180,21 @@ def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path
     os.close(read)
     for arguments in ([str(file)], ["--help"]):
         done = subprocess.run(
-            [*dump, *arguments], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+            [*dump, *arguments],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
         assert (done.returncode, done.stderr) == (0, b"")
     os.close(write)
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*dump, str(file)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+            [*dump, str(file)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
     assert (done.returncode, done.stderr) == (
         1,
@@ -197,7 +206,12 @@ def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "popef.commands.dump", str(tmp_path / "é")]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+        env=environment,
     )
     assert done.returncode == 1
     assert done.stderr.endswith(r"\xe9: No such file or directory" + "\n")

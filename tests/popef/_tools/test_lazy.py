@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 import popef
 from popef import public
@@ -25,7 +26,7 @@ assert Reader is popef.Reader and "Reader" in vars(popef)
 
 
 def test_a_small_module_brings_no_numpy_and_the_rest_comes_on_demand():
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_the_public_names_are_seen():

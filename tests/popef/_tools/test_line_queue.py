@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 from popef._tools.line_queue import LineQueue, QueueHandler, write_line
 
@@ -46,7 +46,7 @@ def add_in_time(queue: LineQueue, lines) -> None:
     """Add lines in a thread, which must not wait."""
     thread = threading.Thread(target=lambda: [queue.add(line) for line in lines], daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

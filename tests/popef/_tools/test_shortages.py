@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from popef._tools import shortages
 from popef._tools.shortages import describe_last_line, name_limit
@@ -73,7 +74,11 @@ def test_a_command_that_cannot_be_imported_for_lack_of_memory_says_so_in_one_lin
         f"sys.argv = ['{command}', '--help']; sys.exit({command}())"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     if ended.returncode == 0:
         return

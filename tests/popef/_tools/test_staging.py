@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 import popef
 from popef._tools.staging import Staging, remove_left_overs
@@ -104,7 +105,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(folder: Path, write: str,
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stderr == ""
     assert done.stdout == f"[Errno 27] File too large: '{folder / 'a'}'\n"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from popef._tools.version import __version__
 
@@ -33,7 +34,7 @@ def call(function: str, *words: str, before: str = "", **options) -> subprocess.
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         **options,
     )
 

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from popef._tools.zero_requests import (
     LENGTH_HEADER,
@@ -84,7 +85,7 @@ def ask():
         def run(model, config, folder):
             command = make_curl(f"127.0.0.1:{server.server_port}", model, config)
             assert "\n" not in command
-            subprocess.run(["sh", "-c", command], check=True, timeout=20, cwd=folder)
+            subprocess.run(["sh", "-c", command], check=True, timeout=PATIENCE_SECONDS, cwd=folder)
             return received.pop()
 
         yield run

@@ -24,7 +24,7 @@ from poplar_triton.profile import bulk, cases, journal
 from poplar_triton.profile.bulk import Limits
 from poplar_triton.profile.source import Estimator, Settings
 from sample_models import linear_model, make_model
-from waiting import wait_until
+from waiting import PATIENCE_SECONDS, wait_until
 
 SWEEP = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow")
 CASES = 4
@@ -225,7 +225,7 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
     )
     children = descendants(process.pid)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
     wait_until(lambda: not any(map(is_running, children)), "the children end")
     assert not list((tmp_path / "temporary").glob("p*")), (
@@ -250,7 +250,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     os.mkfifo(models / "pipe.onnx")
     limits = ("--memory_limit", 300, "--jobs", 2)
     process = start(models, "--batch_size", 4, *limits, "--output", tmp_path / "out", cwd=tmp_path)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "7 cases, 0 of them done before, 4 with an error"
     found = {name: next(iter(texts)) for name, texts in errors(tmp_path).items()}

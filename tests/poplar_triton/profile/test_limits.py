@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton import cli
+from waiting import PATIENCE_SECONDS
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:
@@ -32,7 +33,11 @@ def test_profiling_has_a_limit_of_memory(tmp_path: Path) -> None:
         save(model, tmp_path / "large.onnx"),
     ]
     done = subprocess.run(
-        [*command, "--memory_limit", "150"], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--memory_limit", "150"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()[-1:]

@@ -8,6 +8,7 @@ from poplar_triton.serving.canary import LIMIT_SECONDS, RETRY_SECONDS, Canary
 from poplar_triton.serving.endpoint import NoAnswerError
 from poplar_triton.serving.server_state import Phase, ServerState
 from poplar_triton.serving.stubs import Stub
+from waiting import PATIENCE_SECONDS
 
 STUB, SIBLING = Stub(7, 1, "m", "1", "m_0_0"), Stub(8, 1, "m", "1", "m_0_1")
 
@@ -43,7 +44,7 @@ class Model:
         # Not by threading.enumerate, which forgets a thread before it has ended.
         for case in self.canary._cases.values():
             if case.thread is not None:
-                case.thread.join(10)
+                case.thread.join(PATIENCE_SECONDS)
         return self.canary.check(living or [STUB, SIBLING])
 
 

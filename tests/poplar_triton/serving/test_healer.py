@@ -11,6 +11,7 @@ from poplar_triton.serving import healer
 from poplar_triton.serving.healer import Healer
 from poplar_triton.serving.server_state import ServerState
 from triton_poplar.parameters import RELOAD_PARAMETER, parse_parameters
+from waiting import PATIENCE_SECONDS
 
 
 class Server:
@@ -29,7 +30,7 @@ class Server:
     def load(self, model, config=None, seconds=0):
         self.seconds = seconds
         self.loads.append((model, config))
-        self.gate.wait(10)
+        self.gate.wait(PATIENCE_SECONDS)
         self.takes()
         if self.fails:
             raise ServerError("no file" if self.fails is True else self.fails)
@@ -60,7 +61,7 @@ class Ward:
 def wait_for_reloads():
     for thread in threading.enumerate():
         if thread.name.startswith("reload of"):
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, Stub
+from waiting import PATIENCE_SECONDS
 
 from popef._tools.version import __version__
 
@@ -33,7 +34,7 @@ def address(state):
 
 
 def ask(address, path, method="GET"):
-    with closing(http.client.HTTPConnection(*address, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection(*address, timeout=PATIENCE_SECONDS)) as connection:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()

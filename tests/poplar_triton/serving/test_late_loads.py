@@ -7,6 +7,7 @@ from played_supervisor import Play, wait_for, wait_for_reload
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.supervisor import OnDeadStub
 from triton_poplar.server_start import CUT_SHORT
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -138,7 +139,7 @@ def test_models_that_were_not_tried_are_loaded_first_and_count_until_then(play):
 
     def load(model, config=None, seconds=0):
         it.server.loads.append(model)
-        assert gate.wait(10)
+        assert gate.wait(PATIENCE_SECONDS)
 
     it.server.load = load
     reasons = []

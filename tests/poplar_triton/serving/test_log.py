@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from poplar_triton.serving import log
 from poplar_triton.serving.log import Log, LogFormat, ServerOutput
+from waiting import PATIENCE_SECONDS
 
 TIME = "2026-11-23T16:00:46.123Z"
 
@@ -79,7 +80,7 @@ def test_errors_about_a_missing_gpu_are_explained_only_where_there_is_none(
     pipe = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
     with Log(log_format) as written:
         output = ServerOutput(pipe, None, written.copy)
-        output.join(10)
+        output.join(PATIENCE_SECONDS)
     told = capsys.readouterr().err.splitlines()
     if log_format is LogFormat.JSON:
         objects = [json.loads(each) for each in told]
@@ -116,7 +117,7 @@ def test_lines_without_end_are_bounded_and_the_limit_that_they_name_is_a_reason(
     line = "[warn] Error from accept() call: Too many open files\n"
     with Log() as written:
         output = ServerOutput(io.BytesIO(line.encode() * 100_000), None, written.copy)
-        output.join(60)
+        output.join(PATIENCE_SECONDS)
     told = capsys.readouterr().err.splitlines()
     assert told[0] == line.strip()
     assert len(told) < 10

@@ -12,6 +12,7 @@ import pytest
 from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving import log, server
 from poplar_triton.serving.server import TritonServer
+from waiting import PATIENCE_SECONDS
 
 HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
 USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --id <string>\n"
@@ -91,7 +92,7 @@ E1125 22:42:13.5 1 a.cc:1] "failed to load model 'c': at least one version must 
 E1125 22:42:13.5 1 a.cc:1] "failed to load 'd' version 1: Internal: broken"
 """
     output = log.ServerOutput(io.BytesIO(said.encode()), tmp_path / "log")
-    output.join(10)
+    output.join(PATIENCE_SECONDS)
     assert output.rejected_models == {
         "a": "unexpected name",
         "b": "failed to read text proto: 3:16: no",

@@ -20,6 +20,7 @@ from poplar_triton.errors import RecipeError
 from poplar_triton.serving import command, installation, server
 from poplar_triton.serving.command import make_server
 from poplar_triton.serving.supervisor import OnDeadStub, Supervisor
+from waiting import PATIENCE_SECONDS
 
 from popef._tools.console import UsageError
 
@@ -365,7 +366,7 @@ def test_the_health_port_is_named_and_answers_while_it_serves(
             line for line in capsys.readouterr().out.splitlines() if line.startswith("health")
         )
         url = line.split()[1].replace("/ready", "/live")
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             answers.append(answer.read())
         supervised.ask_to_stop()
         return True
@@ -396,7 +397,7 @@ def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
     )
     program += f"print([name for name in {LARGE} if name in sys.modules])"
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert (ended.stdout, "no such folder" in ended.stderr) == ("[]\n", True)
 

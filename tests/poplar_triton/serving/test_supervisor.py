@@ -17,6 +17,7 @@ from poplar_triton.serving.healer import MAX_SERVER_RELOADS
 from poplar_triton.serving.server_state import Phase
 from poplar_triton.serving.stubs import Stall, Stub
 from poplar_triton.serving.supervisor import OnDeadStub
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -85,7 +86,7 @@ def test_a_dead_instance_is_loaded_anew_where_that_was_asked_for(play):
 def test_until_its_reload_has_ended_an_instance_with_a_new_process_is_dead(play):
     it = play(on_dead_stub=OnDeadStub.RELOAD)
     gate, reasons = threading.Event(), []
-    it.server.load = lambda model, config, seconds: gate.wait(10)
+    it.server.load = lambda model, config, seconds: gate.wait(PATIENCE_SECONDS)
 
     def end():
         gate.set()
@@ -392,7 +393,7 @@ def test_signals_in_any_moment_end_it():
         "count)\nsignal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)\nassert stop.wait(60, "
         "3000)\nsignal.setitimer(signal.ITIMER_REAL, 0)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_SECONDS)
 
 
 class Traffic:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from poplar_triton.tfserving.threads import Core, Threads
+from waiting import PATIENCE_SECONDS
 
 CORES = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(len(CORES) == 1, reason="one core is all that there is")
@@ -104,7 +105,7 @@ def test_calls_are_on_the_core_but_while_they_wait():
         return before, meanwhile, os.sched_getaffinity(0)
 
     try:
-        before, meanwhile, after = threads.submit(look).result(10)
+        before, meanwhile, after = threads.submit(look).result(PATIENCE_SECONDS)
     finally:
         threads.shutdown()
     assert before == after == {core.core}

@@ -183,7 +183,6 @@ def test_a_process_that_is_killed_or_stopped_while_it_loads_is_begun_again(repos
     assert f"process 0 {how}" in errors
 
 
-@pytest.mark.timeout(200)
 def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, log, monkeypatch):
     graph = hostile_graphs.endless_inference()
     monkeypatch.setitem(hostile_loads.GRAPHS, "endless", lambda: graph)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from poprt.calibration import read_calibration_data
 from simipu import CompileError
+from waiting import PATIENCE_SECONDS
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -285,7 +286,7 @@ def test_the_command_says_it_in_one_line(linear, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("poprt: error: bad: expected arrays by input name")

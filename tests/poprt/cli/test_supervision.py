@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import hostile_graphs as hostile
@@ -16,6 +15,7 @@ import pytest
 from onnx import helper
 from poprt import Compiler, cli
 from simipu import CompileMemoryError
+from waiting import PATIENCE_SECONDS, wait_until
 
 POPRT = [sys.executable, "-m", "poprt"]
 
@@ -63,18 +63,14 @@ def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
     model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
     command = [*POPRT, "-i", str(model), "--export_popef", "--output_dir", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 30
-        while not _descendants(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: _descendants(process.pid), "its child starts")
         children = _descendants(process.pid)
-        assert children
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
     # A grandchild dies with its parent, but the kernel takes a moment.
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in children):
-        assert time.monotonic() < deadline, children
-        time.sleep(0.05)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "its children end"
+    )
 
 
 def _descendants(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from poprt.passes.folding import constants as folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -361,7 +362,7 @@ def poprt(*arguments, folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
 
 

@@ -16,6 +16,7 @@ from poprt.cli import main
 from poprt.frontend import tensorflow_frontend
 from simipu import CompileError
 from triton_clients import infer
+from waiting import PATIENCE_SECONDS
 
 MAKE = """
 import keras, numpy as np, tensorflow as tf
@@ -72,7 +73,11 @@ def made(tmp_path_factory):
     """Return a folder with models, their inputs and TensorFlow's answers."""
     folder = tmp_path_factory.mktemp("models")
     subprocess.run(
-        [sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=200
+        [sys.executable, "-c", MAKE],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
     )
     return folder
 

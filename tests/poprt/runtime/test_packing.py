@@ -22,6 +22,7 @@ from poprt.runtime import PackAlgorithm, PackRunnerConfig
 from poprt.runtime.pack_algorithms import NO_PLACE, EndToEnd, FirstFit, NextFit
 from poprt.runtime.pack_layout import PackLayout
 from simipu import RunError
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -248,11 +249,11 @@ def test_a_run_is_sent_when_it_has_as_many_samples_as_it_may_have(row_sums):
     runner = runtime.Runner(row_sums, config)
     futures = [runner.execute_async(sample(1), {}) for _ in range(3)]
     for future in futures[:2]:
-        future.wait(60)
+        future.wait(PATIENCE_SECONDS)
     assert not futures[2].done()
     runner.close()
     with pytest.raises(ModelRuntimeError, match="closed before"):
-        futures[2].wait(60)
+        futures[2].wait(PATIENCE_SECONDS)
     with pytest.raises(ModelRuntimeError, match="closed"):
         runner.execute({**sample(1)}, {})
 
@@ -267,10 +268,10 @@ def test_a_refused_value_fails_its_own_request_only():
         futures.append(
             (runner.execute_async({"ids": ids, "mask": np.ones(1, np.int32)}, places), places)
         )
-    futures[0][0].wait(60)
+    futures[0][0].wait(PATIENCE_SECONDS)
     with pytest.raises(RunError):
-        futures[1][0].wait(60)
-    futures[2][0].wait(60)
+        futures[1][0].wait(PATIENCE_SECONDS)
+    futures[2][0].wait(PATIENCE_SECONDS)
     assert [places["found"][0] for _, places in futures] == [103, 0, 104]
 
 
@@ -407,5 +408,5 @@ def test_a_runner_that_is_dropped_leaves_no_thread(row_sums):
     gc.collect()
     for thread in set(threading.enumerate()) - before:
         if "poprt" in thread.name or "session" in thread.name:
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()

@@ -25,6 +25,7 @@ from sample_models import linear_model, make_model
 from simipu import CompileError
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -337,7 +338,7 @@ def poprt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         *arguments,
     ]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
     )
 
 

@@ -27,6 +27,7 @@ from sample_models import linear_model
 from simipu import CompileError
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
+from waiting import PATIENCE_SECONDS
 
 FILES = {"executable.popef", "name_map.json", "weights.popef"}
 """Names of the files of a version whose weights are streamed."""
@@ -366,7 +367,7 @@ def test_a_publisher_waits_for_a_poprt_that_writes_into_the_folder(compiled, tmp
         publishing.join(0.3)
         assert publishing.is_alive()
         held.write(compiled)
-    publishing.join(60)
+    publishing.join(PATIENCE_SECONDS)
     assert [version.name for version in find_versions(folder)] == ["2", "1"]
 
 

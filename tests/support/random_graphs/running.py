@@ -21,10 +21,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from waiting import PATIENCE_SECONDS
+
 from random_graphs import draw
 from random_graphs.judging import CRASHES, EQUAL, PRECISIONS, WRONG, Outcome, judge
 
-LIMIT_SECONDS = 60.0
 _MAX_TOLD = 400
 
 
@@ -43,7 +44,7 @@ class Judged:
 class Judge:
     """A child process that judges one graph at a time."""
 
-    def __init__(self, limit_seconds: float = LIMIT_SECONDS) -> None:
+    def __init__(self, limit_seconds: float = PATIENCE_SECONDS) -> None:
         self._limit_seconds = limit_seconds
         self._start()
 
