@@ -1,5 +1,5 @@
 """The `poplar-triton` command: serve, tfserving, demo, build, profile, compare, tune, export,
-install, doctor.
+migrate, install, doctor.
 
 The supervisor of `serve` runs as long as the server. So a command imports its modules itself, and
 only the called command adds its arguments. This keeps numpy and ONNX Runtime out of the supervisor.
@@ -204,6 +204,13 @@ def _add_export(add: Add) -> None:
     command.add_arguments(add(command.run, text, command.EXAMPLES))
 
 
+def _add_migrate(add: Add) -> None:
+    from poplar_triton.migrate import command
+
+    text = "find the graphs of a repository of a real IPU, and write one that serves without it"
+    command.add_arguments(add(command.run, text, command.EXAMPLES))
+
+
 def _add_install(add: Add) -> None:
     text = "install the backend into an existing Triton server"
     put = add(_install, text, ("poplar-triton install /opt/tritonserver/backends",))
@@ -231,6 +238,7 @@ _COMMANDS: dict[str, Callable[[Add], None]] = {
     "compare": _add_compare,
     "tune": _add_tune,
     "export": _add_export,
+    "migrate": _add_migrate,
     "install": _add_install,
     "doctor": _add_doctor,
 }

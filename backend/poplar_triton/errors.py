@@ -31,5 +31,10 @@ class RecipeError(CommandError):
     """Error of a recipe that is wrong, or whose model cannot be fetched or compiled."""
 
 
+class MigrationError(CommandError):
+    """Error of a repository that cannot be read as a whole, or of a place that it cannot be written
+    to."""
+
+
 class ExportError(CommandError):
     """Error of a model that cannot be exported, or of a place that it cannot be written to."""

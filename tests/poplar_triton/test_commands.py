@@ -124,7 +124,7 @@ COMPLETIONS = {
     },
     "popef_dump": {"--w@": "--words", "mode@": "model.onnx models"},
     "poplar-triton": {
-        "@": "serve tfserving demo build profile compare tune export install doctor",
+        "@": "serve tfserving demo build profile compare tune export migrate install doctor",
         "serve mod@": "models",
         "profile --tra@": "--trace",
     },

@@ -68,8 +68,8 @@ def compare(source: Source, engine: str, run: Run, numerics: str) -> Comparison:
     """
     served = source.state.parameters.sim_numerics
     twin = source.session if served == numerics else source.open_session(numerics)
-    requests = list(_iter_requests(source))
-    answers = [_run(engine, run, request) for request in requests]
+    requests = list(iter_requests(source))
+    answers = [run_onnx(engine, run, request) for request in requests]
     same = _measure(source, twin, requests, answers)
     dtypes = {port.name: np.dtype(port.stream.dtype) for port in source.outputs}
     if fault := same.find_fault(dtypes):
@@ -97,14 +97,15 @@ def open_onnx(file: Path, threads: int) -> tuple[str, Run]:
     return f"ONNX Runtime {onnxruntime.__version__}", run
 
 
-def _run(engine: str, run: Run, request: Answers) -> Answers:
+def run_onnx(engine: str, run: Run, request: Answers) -> Answers:
+    """Return what the engine computes; raises ExportError for what it cannot."""
     try:
         return run(request)
     except Exception as error:  # the engines' classes have no common base
         raise ExportError(f"{engine} cannot run the exported model: {error}") from error
 
 
-def _iter_requests(source: Source) -> Iterator[Answers]:
+def iter_requests(source: Source) -> Iterator[Answers]:
     """Yield requests as clients send them: whole batches, and if possible one row, and one more
     than a batch."""
     program, batch = source.program, source.program.batch_size

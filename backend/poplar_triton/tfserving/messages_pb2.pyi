@@ -227,3 +227,22 @@ class HealthCheckResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: int
     def __init__(self, status: _Optional[int] = ...) -> None: ...
+
+class MetaGraph(_message.Message):
+    __slots__ = ("signature_def",)
+    class SignatureDefEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: SignatureDef
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SignatureDef, _Mapping]] = ...) -> None: ...
+    SIGNATURE_DEF_FIELD_NUMBER: _ClassVar[int]
+    signature_def: _containers.MessageMap[str, SignatureDef]
+    def __init__(self, signature_def: _Optional[_Mapping[str, SignatureDef]] = ...) -> None: ...
+
+class SavedModel(_message.Message):
+    __slots__ = ("meta_graphs",)
+    META_GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    meta_graphs: _containers.RepeatedCompositeFieldContainer[MetaGraph]
+    def __init__(self, meta_graphs: _Optional[_Iterable[_Union[MetaGraph, _Mapping]]] = ...) -> None: ...

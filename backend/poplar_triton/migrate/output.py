@@ -1,0 +1,157 @@
+"""Verdicts as a table for a terminal, as JSON, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from poprt.profiling import add_row, describe_seconds, make_table
+from poprt.terminal import cell
+from rich.console import Console
+
+from popef._tools.text import escape
+from poplar_triton.migrate.check import Checked
+from poplar_triton.migrate.graphs import Graph
+from poplar_triton.migrate.matching import Match
+from poplar_triton.migrate.repository import Found, Tensor
+from poplar_triton.migrate.verdicts import Judged
+from poplar_triton.profile.report import make_page
+
+_COLUMNS = ("model", "version|", "made by", "for", "batch|", "graph", "verdict", "time|", "fits")
+_MAX_TEXT = 2000
+_MAX_MATCHES = 5
+_METHOD = (
+    "A model that runs was loaded, in a process with limits. Time and fit are modelled: no chip "
+    "was used. A match is certain if all names, shapes and weights agree, likely if shapes and "
+    "weights agree, or shapes and names of a file without weights, and else possible."
+)
+
+
+def print_all(judged: Sequence[Judged], faults: Sequence[Graph], console: Console) -> None:
+    """Print a row for each model, and below what to do and what was seen."""
+    table = make_table(*_COLUMNS)
+    for each in judged:
+        add_row(table, _make_row(each))
+    console.print(table)
+    for note in list_notes(judged, faults):
+        console.print(cell(note))
+
+
+def _make_row(judged: Judged) -> list[str]:
+    found, match = judged.found, judged.match
+    graph = f"{match.graph.path.name} ({match.sureness.value})" if match else ""
+    return [
+        found.name,
+        str(found.version or "-"),
+        describe_maker(found) or "-",
+        found.target or "-",
+        str(found.batch_size or "-"),
+        graph or "-",
+        judged.verdict.value,
+        "-" if judged.seconds is None else describe_seconds(judged.seconds),
+        {True: "yes", False: "no", None: "-"}[judged.fits],
+    ]
+
+
+def describe_maker(found: Found) -> str:
+    """Return the framework, the SDK and its package hash, as far as they are known."""
+    words = [found.framework, found.sdk]
+    words += [f"package {found.package_hash}"] if found.package_hash else []
+    return " ".join(filter(None, words))
+
+
+def list_notes(judged: Sequence[Judged], faults: Sequence[Graph]) -> list[str]:
+    """Return what is to be done and was seen, a line each."""
+    notes = [
+        f"{each.found.name}/{each.found.version}: {text}" for each in judged for text in _note(each)
+    ]
+    notes += [f"{each.describe()} cannot be read: {each.fault}" for each in faults]
+    return [escape(note, _MAX_TEXT) for note in notes]
+
+
+def _note(judged: Judged) -> Iterator[str]:
+    if judged.todo:
+        yield judged.todo
+    yield from judged.match.differences if judged.match else ()
+    yield from judged.warnings
+    others = [each for each in judged.matches if each.fits or not judged.verdict.is_good]
+    for each in [each for each in others if each is not judged.match][:_MAX_MATCHES]:
+        yield f"also possible: {each.graph.describe()}, {each.sureness.value}"
+    if judged.fits is False:
+        yield "it does not fit the memory of its chips (modelled)"
+
+
+def encode(
+    judged: Sequence[Judged],
+    faults: Sequence[Graph],
+    checked: Sequence[Checked],
+    output: Path | None,
+) -> dict[str, Any]:
+    """Return everything as a JSON document."""
+    return {
+        "models": [_encode(each) for each in judged],
+        "unreadable": [{"path": str(each.path), "fault": each.fault} for each in faults],
+        "checked": [each.encode() for each in checked],
+        "output": None if output is None else str(output),
+    }
+
+
+def _encode(judged: Judged) -> dict[str, Any]:
+    found = judged.found
+    return {
+        "model": found.name,
+        "version": found.version,
+        "framework": found.framework,
+        "sdk": found.sdk,
+        "package_hash": found.package_hash,
+        "target": found.target,
+        "batch_size": found.batch_size,
+        "inputs": [_encode_tensor(each) for each in found.inputs],
+        "outputs": [_encode_tensor(each) for each in found.outputs],
+        "weights": len(found.weights),
+        "verdict": judged.verdict.value,
+        "todo": judged.todo,
+        "graph": None if judged.match is None else str(judged.match.graph.path),
+        "matches": [_encode_match(each) for each in judged.matches],
+        "modelled_seconds": judged.seconds,
+        "fits": judged.fits,
+        "warnings": judged.warnings,
+    }
+
+
+def _encode_tensor(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "client_name": tensor.alias,
+        "type": None if tensor.dtype is None else str(tensor.dtype),
+        "shape": None if tensor.shape is None else list(tensor.shape),
+    }
+
+
+def _encode_match(match: Match) -> dict[str, Any]:
+    return {
+        "path": str(match.graph.path),
+        "kind": match.graph.kind.value,
+        "sureness": match.sureness.value,
+        "score": round(match.score, 3),
+        "differences": list(match.differences),
+        "renames": match.renames,
+    }
+
+
+def make_report(
+    repository: Path, judged: Sequence[Judged], faults: Sequence[Graph], checked: Sequence[Checked]
+) -> str:
+    """Return the HTML page, which refers to no other resource."""
+    good = sum(each.verdict.is_good for each in judged)
+    document = {
+        "title": escape(repository, _MAX_TEXT),
+        "subject": f"{good} of {len(judged)} models run",
+        "columns": list(_COLUMNS),
+        "rows": [[escape(text, _MAX_TEXT) for text in _make_row(each)] for each in judged],
+        "notes": list_notes(judged, faults),
+        "checks": [[escape(text, _MAX_TEXT) for text in each.row] for each in checked],
+        "method": _METHOD,
+    }
+    return make_page(f"{repository}: migration", "Migration · modelled", ["migrate.js"], document)

@@ -1,0 +1,248 @@
+"""What becomes of each model: it runs, runs with a graph that was found, is compiled again, or
+needs a graph. What is said to run was loaded, in a child process with limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from shlex import join
+
+import numpy as np
+import onnx
+from model_runtime import ModelRuntimeError, Session
+from onnxgraph import GraphError, rename, write_with_data
+from poprt import CompilerOptions
+from poprt.compile import cost_options
+from poprt.frontend import read_model
+from poprt.profiling import make_profile
+from simipu import CompileError, SimIpuError, read_static
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.model_state import ModelState
+from triton_poplar.sessions import load_first, load_session, make_graph_options, open_session
+
+from poplar_triton.migrate.graphs import Graph, Graphs, Kind
+from poplar_triton.migrate.matching import Match, find_matches
+from poplar_triton.migrate.repository import Found, Tensor, open_state
+
+GRAPH_FILE, DATA_FILE = "graph.onnx", "graph.onnx.data"
+"""Names of a graph and of its weights in a version folder."""
+MAX_TRIED = 3
+"""Maximum number of graphs that are loaded for one model: those that fit best."""
+PARAMETER = "sim_graph_path"
+_ERRORS = (ModelConfigError, ModelRuntimeError, SimIpuError, CompileError, GraphError, OSError)
+
+
+class Verdict(Enum):
+    """What becomes of a model; the value is the text that is printed."""
+
+    RUNS = "runs"
+    WITH_GRAPH = "runs with its graph"
+    COMPILE = "compile again"
+    NEEDS_GRAPH = "needs a graph"
+    BROKEN = "cannot be read"
+    OTHER = "not for this backend"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (Verdict.RUNS, Verdict.WITH_GRAPH, Verdict.OTHER)
+
+
+@dataclass(slots=True)
+class Judged:
+    """A model with its verdict. `graph` is the file to serve it with: that of the match, or a copy
+    with other names. `seconds` is the modelled time of a run, `fits` whether it fits the chip; None
+    if the model was not loaded. `todo` says what to do."""
+
+    found: Found
+    verdict: Verdict
+    todo: str = ""
+    match: Match | None = None
+    graph: Path | None = None
+    matches: Sequence[Match] = ()
+    seconds: float | None = None
+    fits: bool | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def judge_all(models: Iterable[Found], graphs: Graphs, scratch: Path, threads: int) -> list[Judged]:
+    """Return all models with their verdicts, in order. Copies of graphs are written into `scratch`,
+    `threads` models are loaded at a time."""
+    models, known = list(models), list(graphs)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(
+            pool.map(
+                lambda numbered: judge(numbered[1], known, scratch / str(numbered[0])),
+                enumerate(models),
+            )
+        )
+
+
+def judge(found: Found, graphs: Sequence[Graph], scratch: Path) -> Judged:
+    """Return a model with its verdict."""
+    if found.other:
+        return Judged(found, Verdict.OTHER, f"backend {found.other!r} serves it as before")
+    if found.fault or found.state is None:
+        return Judged(found, Verdict.BROKEN, found.fault)
+    if not found.is_real or found.state.graph_file is not None:
+        return _load_itself(found)
+    matches = find_matches(found, graphs)
+    judged = Judged(found, Verdict.NEEDS_GRAPH, matches=matches)
+    usable = [match for match in matches if match.fits and match.graph.kind is Kind.ONNX]
+    for match in usable[:MAX_TRIED]:
+        try:
+            file = _make_graph(match, scratch)
+            _load(judged, file)
+        except _ERRORS as error:
+            judged.warnings.append(f"{match.graph.path}: {error}")
+            continue
+        judged.verdict, judged.match, judged.graph = Verdict.WITH_GRAPH, match, file
+        judged.todo = f"{PARAMETER}: {match.graph.path}"
+        return judged
+    judged.match = next(iter(matches), None)
+    source = next((each for each in matches if each.fits), judged.match)
+    if source is None:
+        judged.todo = describe_need(found)
+    else:
+        judged.match, judged.verdict = source, Verdict.COMPILE
+        judged.todo = _advise(found, source)
+    return judged
+
+
+def _load_itself(found: Found) -> Judged:
+    judged = Judged(found, Verdict.RUNS)
+    try:
+        _load(judged, None)
+    except _ERRORS as error:
+        judged.verdict, judged.todo = Verdict.BROKEN, str(error)
+    return judged
+
+
+def _load(judged: Judged, graph: Path | None) -> None:
+    """Load the model in a child process, and find what its modelled chip takes. Raises the errors
+    of a model that does not load."""
+    found = judged.found
+    state = found.state if graph is None else open_with(found, graph)
+    assert state is not None
+    load_first(state, make_graph_options(state), load_session)
+    session = open_session(state)
+    try:
+        judged.seconds = session.seconds
+        judged.fits = _fits(session)
+    finally:
+        session.stop()
+
+
+def open_with(found: Found, graph: Path) -> ModelState:
+    """Return the state of a model that `graph` stands for."""
+    given = found.config.get("parameters", {})
+    parameters = {**given, PARAMETER: {"string_value": str(graph.absolute())}}
+    config = {"name": found.name, **found.config, "parameters": parameters}
+    return open_state(config, found.version_folder)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the log free of what the table says of each model."""
+    logger = logging.getLogger("triton_poplar")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _fits(session: Session) -> bool | None:
+    """Return whether the model fits the memory of its chips, or None for one without a cost."""
+    program = session.executable.program(session.plan[0][0])
+    if program.branches or not program.graph:
+        return None
+    target = session.executable.target
+    try:
+        profile = make_profile(
+            "", "fp32", read_static(program), target, cost_options(CompilerOptions())
+        )
+    except _ERRORS:
+        return None
+    return profile.estimate.fits
+
+
+def _make_graph(match: Match, folder: Path) -> Path:
+    """Return the graph's file, or a copy in `folder` whose inputs and outputs have the names of the
+    anchors."""
+    if not match.renames:
+        return match.graph.path
+    folder.mkdir(parents=True, exist_ok=True)
+    write_copy(match, folder)
+    return folder / GRAPH_FILE
+
+
+def write_copy(match: Match, folder: Path) -> None:
+    """Write the graph into a folder, with the anchors' names for its inputs and outputs."""
+    model = read_model(match.graph.path)
+    _rename(model, match.renames)
+    with (folder / GRAPH_FILE).open("wb") as file, (folder / DATA_FILE).open("wb") as data:
+        write_with_data(model, file, data, DATA_FILE)
+        is_empty = not data.tell()
+    if is_empty:
+        (folder / DATA_FILE).unlink()
+
+
+def _rename(model: onnx.ModelProto, renames: dict[str, str]) -> None:
+    """Rename inputs and outputs in place. A tensor that has one of the new names gets another."""
+    graph = model.graph
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    names |= {value.name for value in (*graph.input, *graph.output)}
+    names |= {tensor.name for tensor in graph.initializer}
+    changed = dict(renames)
+    for new in renames.values():
+        if new in names and new not in renames:
+            spare = new
+            while spare in names or spare in renames.values():
+                spare += "_"
+            changed[new] = spare
+            names.add(spare)
+    rename(graph, changed)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.name = changed.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = changed.get(tensor.name, tensor.name)
+
+
+def describe_need(found: Found) -> str:
+    """Return what a graph for the model must look like."""
+    inputs, outputs = (
+        "; ".join(each.describe() for each in tensors) or "none"
+        for tensors in (found.inputs, found.outputs)
+    )
+    sizes = sum(int(np.prod([size or 0 for size in each.shape or ()])) for each in found.weights)
+    weights = f", and {len(found.weights)} weights of {sizes:,} numbers" if found.weights else ""
+    return f"give an ONNX graph with inputs {inputs}, with outputs {outputs}{weights}"
+
+
+def _advise(found: Found, match: Match) -> str:
+    """Return the command line that compiles the model again, or what to do before."""
+    path = match.graph.path
+    if match.graph.kind is Kind.PYTORCH:
+        names = [each.alias or each.name for each in found.inputs]
+        return (
+            f"export the module of {path} to ONNX (torch.onnx.export, input_names={names}), and "
+            "run this command again"
+        )
+    halves = any(each.dtype == np.float16 for each in (*found.inputs, *found.outputs))
+    words = ["poprt", "--input_model", str(path)]
+    if match.graph.kind is Kind.SAVED_MODEL:
+        words += ["--framework", "tensorflow"]
+    words += ["--batch_size", str(found.batch_size)] if found.batch_size else []
+    words += ["--precision", "fp16"] if halves or _are_halves(found.weights) else []
+    return join([*words, "--triton_model_dir", found.name])
+
+
+def _are_halves(weights: Iterable[Tensor]) -> bool:
+    return any(each.dtype == np.float16 for each in weights)
