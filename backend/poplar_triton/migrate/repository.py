@@ -31,7 +31,11 @@ _VERSION = re.compile(rb"(?<![\w.])\d{1,2}\.\d{1,2}\.\d{1,2}(?:\+\d+)?(?![\w.])"
 _HASH = re.compile(rb"(?<![0-9a-f])(?=[0-9a-f]*[a-f])[0-9a-f]{10}(?![0-9a-f])")
 _FRAMEWORKS = {"poptorch": "PopTorch", "tensorflow": "TensorFlow"}
 """Frameworks by the names of the opaque blobs that they write."""
-_TENSORFLOW_ANCHOR = re.compile(r"(infeed|outfeed)_\d+\.\d+|XLA_(Args|Retvals)\b")
+_ANCHORS = {
+    "TensorFlow": re.compile(r"(infeed|outfeed)_\d+\.\d+|XLA_(Args|Retvals)\b"),
+    "PopTorch": re.compile(r"input(/\d+)?$"),
+}
+"""Names of anchors by which a framework is known that has left no blob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +237,10 @@ def _find_maker(found: Found, model: popef.Model) -> tuple[str, str, str]:
         if (framework := _FRAMEWORKS.get(str(blob.name))) is not None:
             data = bytes(blob.data()[:_MAX_SCANNED])
             return framework, _search(_VERSION, data), _search(_HASH, data)
-    named = any(_TENSORFLOW_ANCHOR.match(each.name) for each in (*found.inputs, *found.outputs))
-    return "TensorFlow" if named else POPART, "", ""
+    for framework, names in _ANCHORS.items():
+        if found.inputs and all(names.match(each.name) for each in found.inputs):
+            return framework, "", ""
+    return POPART, "", ""
 
 
 def _search(pattern: re.Pattern[bytes], data: bytes) -> str:
