@@ -18,7 +18,7 @@ from poplar_triton.migrate.repository import Found, Tensor
 from poplar_triton.migrate.verdicts import Judged
 from poplar_triton.profile.report import make_page
 
-_COLUMNS = ("model", "version|", "made by", "for", "batch|", "graph", "verdict", "time|", "fits")
+_COLUMNS = ("model", "version|", "verdict", "graph", "made by", "for", "batch|", "time|", "fits")
 _MAX_TEXT = 2000
 _MAX_MATCHES = 5
 _METHOD = (
@@ -44,11 +44,11 @@ def _make_row(judged: Judged) -> list[str]:
     return [
         found.name,
         str(found.version or "-"),
+        judged.verdict.value,
+        graph or "-",
         describe_maker(found) or "-",
         found.target or "-",
         str(found.batch_size or "-"),
-        graph or "-",
-        judged.verdict.value,
         "-" if judged.seconds is None else describe_seconds(judged.seconds),
         {True: "yes", False: "no", None: "-"}[judged.fits],
     ]

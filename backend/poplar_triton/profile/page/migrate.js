@@ -4,7 +4,7 @@
   const { page, make, section, table } = report;
   const list = (id, texts) => make("ul", { class: "warnings", id }, ...texts.map((text) => make("li", {}, text)));
 
-  section("summary", "Models", page.subject, table(page.columns, page.rows, "models"));
+  section("summary", "Models", null, table(page.columns, page.rows, "models"));
   if (page.notes.length)
     section("notes", "What to do, and what was seen", null, list("todo", page.notes));
   if (page.checks.length)
