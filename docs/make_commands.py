@@ -28,10 +28,11 @@ PARSERS = {
 }
 """Functions that return the parser of each command."""
 HEAD = """\
+<!-- Written by `make docs` from the commands' parsers; do not edit. -->
+
 # Commands
 
-Written by `make docs` from the commands' parsers; do not edit. In every option `-` and `_` mean the
-same, and `COMMAND --help` prints examples. Exit status: 0 for success, 1 for bad input, 2 for wrong
+In every option `-` and `_` mean the same, and `COMMAND --help` prints what is here. Exit status: 0 for success, 1 for bad input, 2 for wrong
 usage, 130 after Ctrl-C or SIGTERM, with nothing on stderr. `serve` and `tfserving` end with 0 after
 both once they serve.
 """
@@ -52,10 +53,15 @@ def _describe(name: str, parser: argparse.ArgumentParser, level: int) -> Iterato
         yield "[Options of poprt](poprt-options.md) lists its options.\n"
         return
     commands = find_commands(parser)
+    if not commands:
+        yield f"```text\n{_make_synopsis(name, parser)}\n```\n"
     rows = [describe_option(each) for each in parser._actions if _is_listed(each)]  # noqa: SLF001
     if rows:
         yield "| option | takes | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join(make_row(*row) for row in rows) + "\n"
+    if examples := _find_examples(parser):
+        yield "Examples:\n\n<!-- not run: names of the reader's own files -->\n```sh"
+        yield "\n".join(examples) + "\n```\n"
     for command, sub in commands.items():
         yield from _describe(f"{name} {command}", sub, level + 1)
 
@@ -63,6 +69,28 @@ def _describe(name: str, parser: argparse.ArgumentParser, level: int) -> Iterato
 def _is_listed(action: argparse.Action) -> bool:
     unlisted = argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction  # noqa: SLF001
     return not isinstance(action, unlisted) and action.dest != "print_completion"
+
+
+def _make_synopsis(name: str, parser: argparse.ArgumentParser) -> str:
+    """Return the arguments of a command in one line; all options together are in its table."""
+    words = [
+        _describe_argument(action)
+        for action in parser._actions  # noqa: SLF001
+        if _is_listed(action) and not action.option_strings
+    ]
+    return " ".join([name, "[options]", *words])
+
+
+def _describe_argument(action: argparse.Action) -> str:
+    name = str(action.metavar or action.dest.upper())
+    name = f"{name} [{name} ...]" if action.nargs in ("+", "*") else name
+    return f"[{name}]" if action.nargs in ("?", "*") else name
+
+
+def _find_examples(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the example lines at the end of a command's help."""
+    _, found, examples = (parser.epilog or "").partition("examples:\n")
+    return [line.strip() for line in examples.splitlines() if line.strip()] if found else []
 
 
 def _end(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser
 from poprt.options import RULES, Rule
 
+_TOLD_DEFAULT = re.compile(r" ?\(default: ((?:[^()]|\([^()]*\))*)\)")
 FILE = Path(__file__).with_name("poprt-options.md")
 HEAD = """\
+<!-- Written by `make docs` from backend/poprt/cli/option_table.py and backend/poprt/options.py; do not edit. -->
+
 # Options of poprt
 
-Written by `make docs` from the table of the command's options (`backend/poprt/cli/option_table.py`) and
-the fields of ConverterOptions and CompilerOptions (`backend/poprt/options.py`); do not edit. Names and
+The options of the command, and the fields of ConverterOptions and CompilerOptions. Names and
 meanings are PopRT 1.5.0's; *ours* are those that it lacks. One default differs: `--convert_version` and
 `convert_version` keep the model's own opset, where PopRT's is 11. What is refused is an error that names
 the option.
@@ -61,13 +64,19 @@ def _long_name(action: argparse.Action) -> str:
 def describe_option(action: argparse.Action) -> tuple[str, str, str, str]:
     """Return the names of an option or argument, what it takes, its default and its help."""
     names = action.option_strings or [action.metavar or action.dest.upper()]
-    default, meaning = _describe_default(action), (action.help or "") % {**vars(action), "prog": ""}
+    meaning = (action.help or "") % {**vars(action), "prog": ""}
+    told = _TOLD_DEFAULT.search(meaning)
     return (
         ", ".join(f"`{name}`" for name in names),
         _describe_form(action),
-        default,
-        meaning.removesuffix(f" (default: {action.default})") if default else meaning,
+        _as_code(told[1]) if told else _describe_default(action),
+        meaning.replace(told[0], "") if told else meaning,
     )
+
+
+def _as_code(default: str) -> str:
+    """Return a default that the help tells: a value as code, a phrase as text."""
+    return default if " " in default else f"`{default}`"
 
 
 def _describe_form(action: argparse.Action) -> str:
@@ -75,13 +84,15 @@ def _describe_form(action: argparse.Action) -> str:
         return "flag"
     if action.choices is not None:
         return ", ".join(map(str, action.choices))
-    metavar = action.metavar or action.dest.upper()
-    return f"`{metavar}{' ...' if action.nargs == '+' else ''}`"
+    metavar = str(action.metavar or action.dest.upper())
+    more = " ..." if action.nargs == "+" else ""
+    return " or ".join(f"`{each}{more}`" for each in metavar.split("|"))
 
 
 def _describe_default(action: argparse.Action) -> str:
-    missing = action.default in (None, False, argparse.SUPPRESS) or action.default == []
-    return "" if missing else f"`{action.default}`"
+    default = action.default
+    is_value = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
+    return f"`{default}`" if is_value and default not in ("", argparse.SUPPRESS) else ""
 
 
 def _converter_rows() -> Iterable[str]:

@@ -169,7 +169,14 @@ def _add_build(add: Add) -> None:
         "poplar-triton build model_repository --only magika --force",
     )
     make = add(_build, text, examples)
-    make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
+    repository_help = "folder of model folders, some of which have a recipe.json"
+    make.add_path(
+        "model_repository",
+        folder=True,
+        type=Path,
+        metavar="MODEL_REPOSITORY",
+        help=repository_help,
+    )
     make.add_argument(
         "--only", nargs="+", default=[], metavar="MODEL", help="compile only these models"
     )
@@ -264,7 +271,14 @@ def _add(
 def _add_server_options(
     parser: Parser, kind: Callable[[str], Path | str], ports: tuple[int, int, int]
 ) -> None:
-    parser.add_path("model_repository", folder=True, type=kind, metavar="MODEL_REPOSITORY")
+    repository_help = "folder of model folders, as in a Triton model repository"
+    parser.add_path(
+        "model_repository",
+        folder=True,
+        type=kind,
+        metavar="MODEL_REPOSITORY",
+        help=repository_help,
+    )
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         add_number(parser, f"--{name}-port", (0, MAX_PORT), port, "0: any free port")
 
