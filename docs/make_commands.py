@@ -32,9 +32,9 @@ HEAD = """\
 
 # Commands
 
-In every option `-` and `_` mean the same, and `COMMAND --help` prints what is here. Exit status: 0 for success, 1 for bad input, 2 for wrong
-usage, 130 after Ctrl-C or SIGTERM, with nothing on stderr. `serve` and `tfserving` end with 0 after
-both once they serve.
+In every option `-` and `_` mean the same, and `COMMAND --help` prints what is here. Exit status: 0
+for success, 1 for bad input, 2 for wrong usage, 130 after Ctrl-C or SIGTERM, with nothing on
+stderr. `serve` and `tfserving` end with 0 after both once they serve.
 """
 
 
@@ -59,7 +59,8 @@ def _describe(name: str, parser: argparse.ArgumentParser, level: int) -> Iterato
     if rows:
         yield "| option | takes | default | meaning |\n| --- | --- | --- | --- |"
         yield "\n".join(make_row(*row) for row in rows) + "\n"
-    if examples := _find_examples(parser):
+    examples = [] if commands else _find_examples(parser)
+    if examples:
         yield "Examples:\n\n<!-- not run: names of the reader's own files -->\n```sh"
         yield "\n".join(examples) + "\n```\n"
     for command, sub in commands.items():
