@@ -35,6 +35,8 @@ from popef._tools.text import escape
 from popef._tools.version import __version__
 
 if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
+    from concurrent.futures import ThreadPoolExecutor
+
     from triton_poplar.instance_state import ModelInstanceState
     from triton_poplar.request import Request
     from triton_poplar.statistics import HistogramMetric
@@ -48,6 +50,9 @@ NUMPY_IS_OLD = np.__version__.startswith("1.")
 HOUSEKEEPING_SECONDS = 1.0
 """Interval between updates of metrics and checks for cancelled requests. Each such call takes 50
 us, too long to make it for every request."""
+MAX_FORWARDS = 16
+"""Maximum number of requests for some outputs that wait at once for a response with all, which
+Triton then has in its cache."""
 ORPHANED_SECONDS = 3.0
 """Time for the stub to end by itself after its server has died."""
 
@@ -128,6 +133,11 @@ class TritonPythonModel:
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_synchronous = self._state.parameters.synchronous_execution
+        self._forwards: ThreadPoolExecutor | None = None
+        if self._state.is_cached and len(self._state.outputs) > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._forwards = ThreadPoolExecutor(MAX_FORWARDS, "partial requests")
         respond = None if self._is_synchronous else self._answers.put
         self._instance = ModelInstanceState(
             self._state,
@@ -158,14 +168,23 @@ class TritonPythonModel:
         """
         try:
             taken = list(map(self._take, requests))
+            partial = [each for each in taken if each.is_partial and each.error is None]
+            partial = partial if self._forwards is not None else []
+            if partial:
+                taken = [request for request in taken if request not in partial]
             waits = not self._is_synchronous and self._instance.is_worth_waiting(taken)
             parts = [] if waits else self._instance.split(taken) if len(taken) > 1 else [taken]
-            if len(parts) == 1:
+            if len(parts) == 1 and not partial:
                 return self._compute(taken)
         except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
             return [_refuse(error) for _ in requests]
         # Once a sender exists, the server crashes if `execute` raises an error or returns anything
         # but None.
+        for request in partial:
+            asked, request.reply = request.reply, _Reply(request.reply.get_response_sender())
+            self._forward(asked, request.reply)
+        if not taken:
+            return None
         for request in taken:
             request.reply = _Reply(request.reply.get_response_sender())
         if waits:
@@ -182,6 +201,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Answer the requests in flight, then release the model."""
         self._closed.set()
+        if self._forwards is not None:
+            self._forwards.shutdown()
         self._instance.close()
         self._answers.put(None)
         for thread in self._threads:
@@ -205,6 +226,18 @@ class TritonPythonModel:
                 request.reply.send(_refuse(error))
         for request in requests:
             request.reply.send(_answer(request))
+
+    def _forward(self, request: pb_utils.InferenceRequest, reply: _Reply) -> None:
+        """Answer a request for some outputs from a request for all, in a thread.
+
+        The key of Triton's response cache has no outputs, and the stub drops those that were not
+        requested. The response with all of them is cached first, and Triton keeps the first one.
+        """
+        assert self._forwards is not None
+        try:
+            self._forwards.submit(_answer_from_all, self._state, request, reply)
+        except RuntimeError as error:  # no thread can be started
+            reply.send(_refuse(error))
 
     def _take(self, request: pb_utils.InferenceRequest) -> Request:
         inputs = {}
@@ -279,6 +312,23 @@ class _Reply:
                 return not self._sent and self._sender.is_cancelled()
             except pb_utils.TritonModelException:
                 return False
+
+
+def _answer_from_all(state: ModelState, request: pb_utils.InferenceRequest, reply: _Reply) -> None:
+    """Request all outputs from the model, and answer a request with those that it asks for."""
+    try:
+        asked = pb_utils.InferenceRequest(
+            inputs=request.inputs(),
+            requested_output_names=list(state.outputs),
+            model_name=state.name,
+            model_version=int(state.version),
+            timeout=request.timeout(),
+        )
+        response = asked.exec()
+        error = response.error() if response.has_error() else None
+        reply.send(pb_utils.InferenceResponse(() if error else response.output_tensors(), error))
+    except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
+        reply.send(_refuse(error))
 
 
 def _make_publisher(state: ModelState, instance: ModelInstanceState) -> Callable[[], None]:

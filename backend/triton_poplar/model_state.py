@@ -102,6 +102,8 @@ class ModelState:
         self.max_wait_ns = self.queue_policy.find_timeout_ns(0)
         """Bound for a request without a timeout of its own."""
         self.config = config
+        self.is_cached = bool(config.get("response_cache", {}).get("enable"))
+        """Whether Triton caches the responses, if the server has a cache."""
         self._instance_groups = list(config.get("instance_group", []))
         self.models: tuple[popef.FusedModel, ...] = ()
         """Models of a fused model; each request is for one of them."""

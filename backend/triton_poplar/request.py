@@ -37,6 +37,7 @@ class Request:
         "error_kind",
         "expires_ns",
         "inputs",
+        "is_partial",
         "reply",
         "started_ns",
         "wants_all",
@@ -63,6 +64,8 @@ class Request:
         self._wanted: Collection[str] = requested or state.outputs
         self.wants_all = not requested or set(state.outputs) <= {*requested}
         """Whether all outputs of the model are requested."""
+        self.is_partial = not self.wants_all
+        """Whether a request for all outputs would get more."""
         self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
         try:
@@ -170,6 +173,7 @@ class Request:
         """Drop the outputs of other models than the one that has `outputs`."""
         self._wanted = [name for name in outputs if name in self._wanted]
         self.wants_all = False
+        self.is_partial = len(self._wanted) < len(outputs)
         if not self._wanted:
             raise RequestError(
                 "the request contains inputs of one model and asks for outputs of another; "
