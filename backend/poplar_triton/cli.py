@@ -23,7 +23,7 @@ from poplar_triton.errors import CommandError, RecipeError, ServerError
 from poplar_triton.serving import command as serve_command
 from poplar_triton.serving.command import MAX_PORT, add_number, make_server
 from poplar_triton.serving.installation import install
-from poplar_triton.serving.server import check_repository, find_repository
+from poplar_triton.serving.repository import check_repository, find_repository
 
 Command = Callable[[argparse.Namespace], int]
 Commands = argparse._SubParsersAction  # noqa: SLF001  what add_subparsers returns has no other name

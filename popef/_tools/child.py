@@ -40,6 +40,9 @@ _DIE_FIRST = (
     "if os.getppid() != int(sys.argv.pop()): sys.exit(1)  # it is dead already\n"
 )
 """`die_with` as code that imports nothing of this project; the last argument is the parent's ID."""
+NO_WORKING_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
+"""First line of a child's code: Python puts the working directory first on its path, where a user's
+json.py would take the place of the standard library's. (The option -P for it is of Python 3.11.)"""
 _END_SECONDS = 5.0
 """Maximum time for a program to end after an interrupt."""
 _MAX_MILLISECONDS = 2**31 - 1
@@ -160,9 +163,16 @@ def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
+def make_module_command(module: str) -> list[str]:
+    """Return the command that runs a module as `python -m` does, but not from the working
+    directory."""
+    code = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return _make_command(code, ())
+
+
 def _make_command(code: str, arguments: Iterable[str]) -> list[str]:
     isolated = ["-I"] if sys.flags.isolated else []
-    return [sys.executable, *isolated, "-c", code, *arguments]
+    return [sys.executable, *isolated, "-c", f"{NO_WORKING_FOLDER}{code}", *arguments]
 
 
 def fork_child(work: Callable[[], int], limit_bytes: int) -> ChildProcess:

@@ -26,6 +26,7 @@ def start(module: str, describe_version: "Callable[[], str]") -> int:
     """Run `main` of a module and return the exit status of the process."""
     import importlib
 
+    _leave_out_working_folder(module)
     from .interrupts import INTERRUPTED, exit_at_once
     from .lazy import importing
     from .shortages import describe_last_line, name_limit
@@ -47,6 +48,16 @@ def start(module: str, describe_version: "Callable[[], str]") -> int:
         program = os.path.basename(sys.argv[0])
         print(f"{program}: error: {describe_last_line(error)}; {limit}", file=sys.stderr)
         return 1
+
+
+def _leave_out_working_folder(module: str) -> None:
+    """Remove the working directory from the beginning of the path, where `python -m` puts it,
+    unless this project itself is there. A json.py in it is not the standard library's."""
+    first = sys.path[0]
+    if first in ("", os.getcwd()):
+        own = (module.partition(".")[0], __package__.partition(".")[0])
+        if not any(os.path.isdir(os.path.join(first, name)) for name in own):
+            del sys.path[0]
 
 
 def popef() -> int:

@@ -183,7 +183,7 @@ def child(monkeypatch):
 
         def run(self, command, **_):
             self.ran = (*self.ran, command)
-            {"pip": self.pip, "poprt": self.poprt}[command[2]](command)
+            (self.pip if "'pip'" in command[2] else self.poprt)(command)
             return subprocess.CompletedProcess(command, self.code, "", "line one\nthe reason")
 
     child = Child()

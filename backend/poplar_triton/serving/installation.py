@@ -12,11 +12,15 @@ import os
 import shutil
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
+from triton_poplar import working_folder
+
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.options import make_variables_absolute
 
 LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
 STUB = "triton_python_backend_stub"
@@ -119,7 +123,9 @@ def make_environment(interpreter_folder: Path, triton: Path | None) -> dict[str,
     The stub takes the first python3 on PATH and that interpreter's libpython. The copied library of
     the python backend no longer finds the wheel's libraries by itself.
     """
-    environment = dict(os.environ)
+    environment = make_variables_absolute(os.environ)
+    with suppress(FileNotFoundError):  # it was removed
+        environment[working_folder.VARIABLE] = os.getcwd()
     environment["PATH"] = f"{interpreter_folder}{os.pathsep}{environment.get('PATH', '')}"
     paths = [sysconfig.get_config_var("LIBDIR"), environment.get("LD_LIBRARY_PATH", "")]
     if triton is not None and (libraries := triton.parent.parent / "nvidia_pytriton.libs").is_dir():
@@ -147,7 +153,8 @@ def link_backends(folder: Path, triton: Path) -> Path:
     for name in ("python", "poplar"):
         (backends / name).mkdir(parents=True)
         (backends / name / STUB).symlink_to(stub)
-        (backends / name / UTILITIES).symlink_to(own / "python" / UTILITIES)
+    (backends / "poplar" / UTILITIES).symlink_to(own / "python" / UTILITIES)
+    (backends / "python" / UTILITIES).write_text(_write_utilities(own / "python" / UTILITIES))
     (backends / "poplar" / "model.py").symlink_to(backend_file())
     # Triton refuses a link here: "backend library name escapes backend directory".
     shutil.copyfile(own / "python" / LIBRARY, backends / "python" / LIBRARY)
@@ -155,6 +162,20 @@ def link_backends(folder: Path, triton: Path) -> Path:
         if other.is_dir() and other.name not in ("python", "poplar"):
             (backends / other.name).symlink_to(other)
     return backends
+
+
+def _write_utilities(original: Path) -> str:
+    """Return the text of the utilities that Python models import: Triton's, and then what this
+    project does for such models. They may run in an environment without this project."""
+    files = (str(original), working_folder.__file__)
+    return "\n".join(
+        [
+            '"""Triton\'s utilities for Python models, as poplar-triton serve links them."""',
+            *(f"exec(compile(open({file!r}, 'rb').read(), {file!r}, 'exec'))" for file in files),
+            f"{working_folder.return_to_users_folder.__name__}()",
+            "",
+        ]
+    )
 
 
 def install(backends: Path) -> Path:

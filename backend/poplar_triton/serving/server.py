@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from triton_poplar.server_start import CUT_SHORT, START_SECONDS
 
 from popef._tools.child import LOST_WHILE_LOADING, die_with
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.text import find_shell_fault, name_some
+from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving.endpoint import (
     ASK_SECONDS,
@@ -35,14 +34,17 @@ from poplar_triton.serving.endpoint import (
 )
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
 from poplar_triton.serving.log import ServerOutput
-from poplar_triton.serving.options import find_exit_seconds, find_option, is_on, make_http_headers
+from poplar_triton.serving.options import (
+    find_exit_seconds,
+    find_option,
+    is_on,
+    make_absolute,
+    make_http_headers,
+)
+from poplar_triton.serving.repository import check_paths, check_repository, is_remote
 from poplar_triton.serving.server_resources import ServerResources
 from poplar_triton.serving.traffic import describe_listener
 
-MODEL_FILE = "config.pbtxt"
-STORES = ("s3://", "gs://", "as://")
-"""Prefixes of repositories from which Triton itself copies models."""
-_STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
 END_SECONDS = 5
 """Time for a server to exit after it has said that it cannot serve; it may hang in its exit."""
 STOP_MARGIN_SECONDS = 15
@@ -80,62 +82,6 @@ def hold_port(port: int, what: str) -> socket.socket:
             f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
         ) from error
     return held
-
-
-def is_remote(repository: Path | str) -> bool:
-    """Return whether Triton copies the models of a repository from a remote store."""
-    return str(repository).startswith(STORES)
-
-
-def find_store(repository: Path | str) -> tuple[str, int] | None:
-    """Return the address and port of the store that a repository names, as in
-    s3://HOST:PORT/BUCKET. Return None for other stores, which their libraries find."""
-    found = _STORE.match(str(repository))
-    return (found[1].strip("[]"), int(found[2])) if found else None
-
-
-def find_repository(text: str) -> Path | str:
-    """Return the repository that a word of the command line names; a store's address stays
-    unchanged."""
-    return text if is_remote(text) else Path(text)
-
-
-def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
-    """Raise ServerError unless `repository` is a folder that has model folders."""
-    if not repository.is_dir():
-        is_file = repository.exists()
-        fault = "expected a folder of model folders, found a file" if is_file else "no such folder"
-        raise ServerError(f"model repository {repository}: {fault}")
-    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
-    if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
-        raise ServerError(
-            f"{repository} looks like a model folder; serve its parent, "
-            f"{repository.resolve().parent}"
-        )
-    if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
-        raise ServerError(
-            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder "
-            "such as 1, found none; `poprt --triton_model_dir` writes one"
-        )
-
-
-def check_paths(repository: Path) -> None:
-    """Raise ServerError if a shell would not read the path of a model folder as one word.
-
-    Triton starts the process of a Python-based model through a shell, with this path unquoted: it
-    would run commands that the path contains, or wait for ever for a process that cannot start.
-    """
-    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
-    for path in (repository, *filter(is_model_folder, folders)):
-        if fault := find_shell_fault(str(path)):
-            raise ServerError(f"{path}: {fault}; rename it, or serve a link to it (ln -s)")
-
-
-def is_model_folder(folder: Path) -> bool:
-    """Return whether a folder of a repository is the folder of a model."""
-    return (folder / MODEL_FILE).is_file() or any(
-        entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
-    )
 
 
 def _make_preparation() -> Callable[[], None]:
@@ -403,7 +349,7 @@ class TritonServer:
             "--strict-readiness=false",
             # Proxies check a connection with PING, for which gRPC would close it by default.
             "--grpc-http2-max-ping-strikes=0",
-            *self._options,
+            *make_absolute(self._options),
         ]
 
     def _start(self) -> None:
@@ -412,6 +358,7 @@ class TritonServer:
             self._process = subprocess.Popen(
                 self._command,
                 env=self._environment,
+                cwd=self._resources.empty_folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

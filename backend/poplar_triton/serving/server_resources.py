@@ -36,6 +36,9 @@ class ServerResources:
     def __init__(self) -> None:
         _clear_leftovers()
         self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        self.empty_folder = self.folder / "empty"
+        """Working directory of the server, from where its stubs could import a user's files."""
+        self.empty_folder.mkdir()
         self.prefix = f"poplar_{os.getpid()}_{self.folder.name[-8:]}_"
         """Prefix of the names of the server's segments."""
         try:

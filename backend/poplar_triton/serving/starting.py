@@ -18,7 +18,8 @@ from popef._tools.memory import offer_to_oom_killer
 from popef._tools.progress import LOOK_SECONDS, MIN_LOOKS, STALL_SECONDS
 from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError
-from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, is_remote
+from poplar_triton.serving.repository import is_remote
+from poplar_triton.serving.server import VICTIM_POINTS, TritonServer
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, find_zombies
 

@@ -19,8 +19,9 @@ from poplar_triton.serving.canary import Canary
 from poplar_triton.serving.endpoint import HttpEndpoint
 from poplar_triton.serving.healer import DeadStubClassifier, Healer
 from poplar_triton.serving.late_loads import LateLoads, is_late
+from poplar_triton.serving.repository import find_store, is_remote
 from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
-from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
+from poplar_triton.serving.server import VICTIM_POINTS, TritonServer
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.starting import (
     SILENCE_SECONDS,

@@ -24,7 +24,7 @@ from poplar_triton.serving.command import (
 )
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.log import Log
-from poplar_triton.serving.server import check_repository, is_model_folder
+from poplar_triton.serving.repository import check_repository, is_model_folder
 from poplar_triton.serving.supervisor import StopRequest
 from poplar_triton.tfserving.config_files import (
     MonitoringConfig,

@@ -28,7 +28,7 @@ from triton_poplar.server_start import NOT_TRIED, ServerStart
 from triton_poplar.statistics import Statistics
 
 from popef._tools.arrays import Array
-from poplar_triton.serving.server import MODEL_FILE
+from poplar_triton.serving.repository import MODEL_FILE
 from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.models import (
     Call,

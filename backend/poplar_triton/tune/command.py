@@ -27,7 +27,8 @@ from popef._tools.zero_requests import ZeroInput, make_inputs
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, ServerError
 from poplar_triton.profile.bulk import usable_cores
-from poplar_triton.serving.server import MODEL_FILE, TritonServer
+from poplar_triton.serving.repository import MODEL_FILE
+from poplar_triton.serving.server import TritonServer
 from poplar_triton.tune.candidates import (
     COLUMNS,
     Candidate,

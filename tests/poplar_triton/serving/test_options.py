@@ -38,3 +38,53 @@ def test_the_keys_of_restricted_apis_are_sent_along():
     ]
     assert options.make_http_headers(words) == {"key": "a=b", "other": "c"}
     assert options.make_grpc_headers(words) == {"triton-grpc-protocol-key": "d"}
+
+
+def test_paths_in_options_are_those_of_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path)
+    assert options.make_absolute(
+        [
+            "--log-file=logs/a.log",
+            "--model-repository",
+            "../more",
+            "--model-repository=s3://bucket/models",
+            "--trace-config=triton,file=trace.json",
+            "--trace-config",
+            "level=TIMESTAMPS",
+            "--backend-config=tensorrt,plugins=a.so;/b.so",
+            "--backend-config=poplar,sim_ipu_version=c600",
+            "--log-verbose=1",
+            "--load-model=m",
+            "--grpc-server-key",
+            "",
+            "--cache-directory",
+        ]
+    ) == [
+        f"--log-file={here}/logs/a.log",
+        "--model-repository",
+        str(tmp_path.parent / "more"),
+        "--model-repository=s3://bucket/models",
+        f"--trace-config=triton,file={here}/trace.json",
+        "--trace-config",
+        "level=TIMESTAMPS",
+        f"--backend-config=tensorrt,plugins={here}/a.so;/b.so",
+        "--backend-config=poplar,sim_ipu_version=c600",
+        "--log-verbose=1",
+        "--load-model=m",
+        "--grpc-server-key",
+        "",
+        "--cache-directory",
+    ]
+
+
+def test_paths_in_environment_variables_are_those_of_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    environment = {"PATH": "bin:/usr/bin:", "PYTHONPATH": ":lib", "TMPDIR": "tmp", "HOME": "/root"}
+    assert options.make_variables_absolute({**environment, "OTHER": "bin"}) == {
+        "PATH": f"{tmp_path}/bin:/usr/bin:",
+        "PYTHONPATH": f":{tmp_path}/lib",
+        "TMPDIR": f"{tmp_path}/tmp",
+        "HOME": "/root",
+        "OTHER": "bin",
+    }

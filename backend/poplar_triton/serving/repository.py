@@ -1,0 +1,71 @@
+"""Model repositories: folders of this machine, whose form is checked before a server starts, and
+addresses of remote stores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from popef._tools.text import find_shell_fault
+from poplar_triton.errors import ServerError
+
+MODEL_FILE = "config.pbtxt"
+STORES = ("s3://", "gs://", "as://")
+"""Prefixes of repositories from which Triton itself copies models."""
+_STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
+
+
+def is_remote(repository: Path | str) -> bool:
+    """Return whether Triton copies the models of a repository from a remote store."""
+    return str(repository).startswith(STORES)
+
+
+def find_store(repository: Path | str) -> tuple[str, int] | None:
+    """Return the address and port of the store that a repository names, as in
+    s3://HOST:PORT/BUCKET. Return None for other stores, which their libraries find."""
+    found = _STORE.match(str(repository))
+    return (found[1].strip("[]"), int(found[2])) if found else None
+
+
+def find_repository(text: str) -> Path | str:
+    """Return the repository that a word of the command line names; a store's address stays
+    unchanged."""
+    return text if is_remote(text) else Path(text)
+
+
+def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
+    """Raise ServerError unless `repository` is a folder that has model folders."""
+    if not repository.is_dir():
+        is_file = repository.exists()
+        fault = "expected a folder of model folders, found a file" if is_file else "no such folder"
+        raise ServerError(f"model repository {repository}: {fault}")
+    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
+    if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
+        raise ServerError(
+            f"{repository} looks like a model folder; serve its parent, "
+            f"{repository.resolve().parent}"
+        )
+    if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
+        raise ServerError(
+            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder "
+            "such as 1, found none; `poprt --triton_model_dir` writes one"
+        )
+
+
+def check_paths(repository: Path) -> None:
+    """Raise ServerError if a shell would not read the path of a model folder as one word.
+
+    Triton starts the process of a Python-based model through a shell, with this path unquoted: it
+    would run commands that the path contains, or wait for ever for a process that cannot start.
+    """
+    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
+    for path in (repository, *filter(is_model_folder, folders)):
+        if fault := find_shell_fault(str(path)):
+            raise ServerError(f"{path}: {fault}; rename it, or serve a link to it (ln -s)")
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return whether a folder of a repository is the folder of a model."""
+    return (folder / MODEL_FILE).is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
+    )
