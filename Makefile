@@ -39,7 +39,7 @@ test-fast: .venv/dev
 	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
 # Besides the slow tests: all random examples, of which the fast tests try some. The tests of a file share a server, too.
-test-server: .venv/dev models
+test-server: .venv/dev .venv/numpy-1 models
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(server or slow or hypothesis) and not alone"
 	$(BIN)/python -m pytest -m alone
 
@@ -237,6 +237,12 @@ proto: .venv/python
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev]' $(SDK_NAMES) 'numpy<2'
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps nvidia-pytriton==0.7.0
+	@touch $@
+
+# For Python models beside ours, which may have numpy 1 in an environment of their own; Python 3.13 has none.
+.venv/numpy-1: .venv/python
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || { mkdir -p $@; exit 0; } && \
+		$(BIN)/python -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check 'numpy<2'
 	@touch $@
 
 .venv/deploy: .venv/dev

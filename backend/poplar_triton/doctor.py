@@ -32,6 +32,8 @@ newer."""
 _ROOMS = Path(__file__).resolve().parents[1]
 SDK_PACKAGES = ("popart", "poptorch", "popdist", "pva")
 """Packages that a real SDK has, too."""
+NUMPY_2 = "a tritonserver up to 24.10 of your own needs numpy<2 for other Python models"
+"""What is true of numpy 2 where `poplar-triton serve` does not start the server."""
 LDD_SECONDS = 5
 """Maximum time for ldd, a shell script: a shell tries for a minute to start a process at the limit
 of processes."""
@@ -220,6 +222,8 @@ def _examine_backend() -> Finding:
 
 def _examine_package(name: str) -> Finding:
     try:
-        return Finding(name, importlib.metadata.version(name))
+        version = importlib.metadata.version(name)
+        old = name != "numpy" or version.startswith("1.")
+        return Finding(name, version if old else f"{version} ({NUMPY_2})")
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "missing", f"pip install {name}")

@@ -9,11 +9,12 @@ releases the array.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from popef._tools.arrays import Array
+if TYPE_CHECKING:  # Python models load this file in environments without this project
+    from popef._tools.arrays import Array
 
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 """DLDataTypeCode by numpy kind (dlpack.h)."""
@@ -64,7 +65,8 @@ def to_capsule(array: Array) -> Any:
 
     The array lives until the consumer deletes the tensor.
     """
-    array = np.ascontiguousarray(array)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     managed = _ManagedTensor()
     tensor = managed.tensor

@@ -53,7 +53,7 @@ def test_a_machine_that_has_all_needs_no_remedy(triton):
     assert findings["tritonserver"].found == str(triton / "bin" / "tritonserver")
     assert findings["/dev/shm"].found == "64 MiB free"
     assert findings["backend"].found.endswith("poplar/model.py")
-    assert findings["numpy"].found == __import__("numpy").__version__
+    assert findings["numpy"].found.startswith(__import__("numpy").__version__)
     doctor.require()
 
 

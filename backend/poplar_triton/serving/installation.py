@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from triton_poplar import working_folder
+from triton_poplar import python_models, working_folder
 
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.options import make_variables_absolute
@@ -167,15 +167,23 @@ def link_backends(folder: Path, triton: Path) -> Path:
 def _write_utilities(original: Path) -> str:
     """Return the text of the utilities that Python models import: Triton's, and then what this
     project does for such models. They may run in an environment without this project."""
-    files = (str(original), working_folder.__file__)
-    return "\n".join(
-        [
-            '"""Triton\'s utilities for Python models, as poplar-triton serve links them."""',
-            *(f"exec(compile(open({file!r}, 'rb').read(), {file!r}, 'exec'))" for file in files),
-            f"{working_folder.return_to_users_folder.__name__}()",
-            "",
-        ]
-    )
+    return f'''"""Triton's utilities for Python models, completed by poplar-triton serve."""
+import importlib.util as _util
+
+
+def _load(file):
+    spec = _util.spec_from_file_location("poplar_triton_models", file)
+    module = _util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+exec(compile(open({str(original)!r}, "rb").read(), {str(original)!r}, "exec"))
+_load({working_folder.__file__!r}).return_to_users_folder()
+import c_python_backend_utils as _native
+
+_load({python_models.__file__!r}).prepare(_native)
+'''
 
 
 def install(backends: Path) -> Path:
