@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ._tools.file_kinds import HEAD_BYTES as KIND_BYTES
+from ._tools.file_kinds import POPEF, recognize
 from .codec import Warn, decode_message, encode, log_warning
 from .enums import ITEM_BYTES, BlobType, DataType
 from .errors import FormatError, LimitError, Limits, Rule
@@ -323,9 +325,15 @@ def read_header(
         FormatError: if the header is invalid.
     """
     label = _label(source, index)
-    header, structure_start = decode_message(
-        read or source.read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
-    )
+    try:
+        header, structure_start = decode_message(
+            read or source.read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
+        )
+    except FormatError as error:
+        kind = None if start else recognize(source.read(0, KIND_BYTES))
+        if kind in (None, POPEF):
+            raise
+        raise FormatError(error.rule, 0, error.blob, str(POPEF.name), str(kind)) from error
     if not structure_start - start <= header.size <= source.size - start:
         expected = f"a blob size of {structure_start - start} to {source.size - start}"
         raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))

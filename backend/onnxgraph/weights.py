@@ -33,6 +33,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph.edit import copy_with_weights
 from onnxgraph.nodes import FLOAT_TYPES, GraphError, count_bytes, iter_tensors
 from popef._tools.arrays import Array
+from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape
 
 LARGE = 1 << 18
@@ -306,11 +307,19 @@ def has_data(tensor: TensorProto) -> bool:
     return any(len(getattr(tensor, f"{kind}_data")) for kind in kinds)
 
 
-def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
-    """Return the file with the external data of `tensor`, of a model in `folder`, and their offset.
+def find_folders(file: Path) -> tuple[Path, Path]:
+    """Return the folders that may hold the external data of the model in `file`: its own, and that
+    of the real file if it is a link. The cache of the Hugging Face hub has a model and its data as
+    links into one folder."""
+    return file.parent, file.resolve().parent
 
-    Raises FileNotFoundError if there is no such file. Raises GraphError if it is outside of
-    `folder`, is a device or a pipe, or does not hold data of the tensor's size.
+
+def find_data(tensor: TensorProto, folder: Path, *others: Path) -> tuple[Path, int]:
+    """Return the file with the external data of `tensor`, of a model in `folder`, and their offset.
+    A link in `folder` may lead to one of the `others`.
+
+    Raises FileNotFoundError if there is no such file. Raises GraphError if it is outside of the
+    folders, is a device or a pipe, or does not hold data of the tensor's size.
     """
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
@@ -320,7 +329,9 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     mode: int | None = None
     try:
         file = Path(folder, location).resolve()
-        inside = bool(location) and file.is_relative_to(folder.resolve())
+        inside = bool(location) and any(
+            file.is_relative_to(each.resolve()) for each in (folder, *others)
+        )
         # Not `exists`, which from Python 3.14 on hides that a name is too long.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             mode = file.stat().st_mode
@@ -339,6 +350,9 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         )
     if not stat.S_ISREG(mode):
         raise GraphError(f"{where}: expected a regular file, found a folder, a device or a pipe")
+    with file.open("rb") as opened:
+        if substitute := recognize_substitute(opened.read(HEAD_BYTES)):
+            raise GraphError(f"{where}: expected raw numbers, found {substitute}")
     try:
         offset, length = int(told.get("offset", 0)), int(told.get("length", size))
     except ValueError:
@@ -352,9 +366,9 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     return file, offset
 
 
-def bring_in(tensor: TensorProto, folder: Path) -> None:
+def bring_in(tensor: TensorProto, *folders: Path) -> None:
     """Read the external data of `tensor` into it; raises like `find_data`."""
-    file, offset = find_data(tensor, folder)
+    file, offset = find_data(tensor, *folders)
     with file.open("rb") as opened:
         opened.seek(offset)
         data = opened.read(count_bytes(tensor))
@@ -363,8 +377,8 @@ def bring_in(tensor: TensorProto, folder: Path) -> None:
     del tensor.external_data[:]
 
 
-def bring_all_in(model: onnx.ModelProto, folder: Path) -> None:
+def bring_all_in(model: onnx.ModelProto, *folders: Path) -> None:
     """Read the external data of every tensor of `model`; raises like `find_data`."""
     for tensor, _ in iter_tensors(model.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
-            bring_in(tensor, folder)
+            bring_in(tensor, *folders)

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import external_data_helper, numpy_helper
 
 from popart.errors import popart_exception
+from popef._tools.file_kinds import ONNX, explain, explain_bytes
 
 _SHOWN = 64
 """Maximum number of characters of a wrong model in an error."""
@@ -45,8 +46,15 @@ def read_model(model: Any) -> onnx.ModelProto:
         raise popart_exception(f"The model is not valid: {error}") from error
     raise popart_exception(
         f"Failed to load a ModelProto from the string {_show(model)}. It is neither the name of a "
-        "file with an ONNX model nor the bytes of one."
+        f"file with an ONNX model nor the bytes of one{_explain(model)}."
     )
+
+
+def _explain(model: bytes | str | os.PathLike[str]) -> str:
+    """Return what the file is instead, or "" if that is unknown."""
+    if _is_file(model):
+        return explain(os.fsdecode(model), ONNX)
+    return explain_bytes(model, ONNX) if isinstance(model, bytes) else ""
 
 
 def _read(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto | None:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import onnx
 from google.protobuf.message import DecodeError
 from model_runtime import read_model
-from onnxgraph import find_inputs, has_data, iter_nodes
+from onnxgraph import find_folders, find_inputs, has_data, iter_nodes
 from poprt import CompilerOptions, Converter
 from poprt.compile import cost_options
 from poprt.frontend import OnnxFrontend, check_standard
@@ -34,6 +34,7 @@ from simipu import (
 )
 from simipu.cost import CostOptions
 
+from popef._tools.file_kinds import ONNX, explain
 from popef._tools.text import escape
 from poplar_triton.profile.weightless import strip_weights
 
@@ -152,9 +153,10 @@ class OnnxSource:
         try:
             self._model = onnx.load(file, format="protobuf", load_external_data=False)
         except DecodeError as error:
-            raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
+            what = explain(file, ONNX)
+            raise CompileError(f"{file} is not a valid ONNX model: {error}{what}") from error
         get_pass("check_operators")(self._model)
-        strip_weights(self._model, file.parent)
+        strip_weights(self._model, find_folders(file))
         check_names(self._model, self.input_shape)
         get_pass("admit")(self._model)
         self._check()

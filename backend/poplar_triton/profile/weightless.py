@@ -8,6 +8,7 @@ absorb a normalisation. They get a constant if a file with external data is miss
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +37,14 @@ result is then a weight without data. A convolution may absorb a constant that f
 _log = logging.getLogger("poprt")
 
 
-def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
+def strip_weights(model: onnx.ModelProto, folders: Sequence[Path]) -> None:
     """Drop the data of large weights of products, in place. Other weights without data get theirs
-    from `folder`, or a constant.
+    from one of the folders, or a constant.
 
     Raises CompileError for integers whose file is missing, because shapes may depend on them.
     """
     _take_constants(model.graph)
-    filling = _Filling(folder)
+    filling = _Filling(folders)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
         large = tensor.data_type in FLOAT_TYPES and count_bytes(tensor) >= LARGE_BYTES
@@ -116,8 +117,8 @@ class _Filling:
     """Gives tensors without data the content of their files, or a constant, up to the size that a
     model can hold."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
         self._left = MAX_FILLED_BYTES
 
     def load_or_fill(self, tensor: TensorProto) -> None:
@@ -135,7 +136,7 @@ class _Filling:
             )
         try:
             if tensor.data_location == TensorProto.EXTERNAL:
-                bring_in(tensor, self._folder)
+                bring_in(tensor, *self._folders)
                 return
         except FileNotFoundError:
             pass

@@ -23,6 +23,7 @@ from onnxgraph import (
     bring_all_in,
     check_graph,
     drop_weight_inputs,
+    find_folders,
     find_inputs,
     fresh_name,
     iter_defined,
@@ -41,6 +42,7 @@ from simipu import (
 from simipu.cost import Estimate
 from simipu.numerics import Numerics
 
+from popef._tools.file_kinds import ONNX, explain
 from poprt.compile.executable import make_main
 from poprt.pipeline import estimate
 
@@ -69,11 +71,12 @@ def adopt_graph(
     """
     try:
         model = onnx.load(path, load_external_data=False)
-        bring_all_in(model, path.parent)
+        bring_all_in(model, *find_folders(path))
         check_graph(model)
         drop_weight_inputs(model)
     except (OSError, DecodeError, GraphError) as error:
-        raise LoadError(f"graph {path}: expected an ONNX model, found {error}") from error
+        what = f"{error}{explain(path, ONNX)}"
+        raise LoadError(f"graph {path}: expected an ONNX model, found {what}") from error
     streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)
     _check_complete(model.graph, streams, path)
     for stream in streams:

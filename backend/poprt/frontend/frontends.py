@@ -8,7 +8,7 @@ untrusted input: no path may leave the model's folder, and no weight may extend 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from onnxgraph import (
     check_texts,
     count_bytes,
     find_data,
+    find_folders,
     find_inputs,
     inline,
     is_outlined,
@@ -38,6 +39,7 @@ from onnxgraph import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
+from popef._tools.file_kinds import ONNX, explain, explain_bytes
 from popef._tools.text import did_you_mean
 
 
@@ -103,7 +105,8 @@ class OnnxFrontend:
             check_standard(model, {t.name for t in model.graph.initializer if is_outlined(t)})
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
             text = " ".join(str(error).split())
-            raise CompileError(f"{file} is not a valid ONNX model: {text}") from error
+            what = explain(file, ONNX)
+            raise CompileError(f"{file} is not a valid ONNX model: {text}{what}") from error
         return model
 
 
@@ -167,7 +170,8 @@ def read_model(model: Model) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(model)
     except DecodeError as error:
-        text = f"{len(model)} bytes: expected a serialised ONNX model, found {error}"
+        what = f"{error}{explain_bytes(model, ONNX)}"
+        text = f"{len(model)} bytes: expected a serialised ONNX model, found {what}"
         raise CompileError(text) from error
 
 
@@ -201,7 +205,7 @@ def open_model(file: Path) -> onnx.ModelProto:
         for tensor, is_weight in iter_tensors(model.graph):
             is_placed = is_weight and is_outlined(tensor)
             if tensor.data_location == TensorProto.EXTERNAL and not is_placed:
-                _place(tensor, file.parent)
+                _place(tensor, find_folders(file))
                 if not is_weight:
                     inline(tensor)
     except GraphError as error:
@@ -363,13 +367,13 @@ def _encode_varint(number: int) -> bytes:
     return bytes([*encoded, number])
 
 
-def _place(tensor: TensorProto, folder: Path) -> None:
+def _place(tensor: TensorProto, folders: Sequence[Path]) -> None:
     """Record in the tensor where its external data are, or read them if they are small."""
     try:
         if count_bytes(tensor) < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
-            bring_in(tensor, folder)
+            bring_in(tensor, *folders)
         else:
-            outline(tensor, *find_data(tensor, folder))
+            outline(tensor, *find_data(tensor, *folders))
     except (GraphError, FileNotFoundError) as error:
         raise CompileError(str(error)) from error
 

@@ -24,6 +24,7 @@ from simipu import CompileError
 
 from popef._tools.arguments import split_names
 from popef._tools.child import run_python
+from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape
 from poprt.frontend import tensorflow_child as child
 from poprt.frontend.frontends import open_model
@@ -87,6 +88,9 @@ class TensorflowFrontend:
         expected = "a folder with saved_model.pb" if saved_model else "a file with a frozen graph"
         if not (self.path / "saved_model.pb" if saved_model else self.path).is_file():
             raise CompileError(f"input model {path}: expected {expected}; there is none")
+        file = self.path / "saved_model.pb" if saved_model else self.path
+        if substitute := recognize_substitute(_read_head(file)):
+            raise CompileError(f"input model {file}: expected {expected}, found {substitute}")
         fed, shapes = self.split_nodename_and_shape(_join(inputs)) if inputs else (None, None)
         made = split_names([_join(outputs)]) if outputs else None
         if not saved_model and not (fed and made):
@@ -220,6 +224,11 @@ def _read_sizes(name: str, text: str) -> list[int]:
         raise CompileError(
             f"inputs: the shape of {name!r}: expected numbers, found {text!r}"
         ) from None
+
+
+def _read_head(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(HEAD_BYTES)
 
 
 def _count_bytes(path: Path) -> int:

@@ -1,0 +1,67 @@
+"""What a file is, by its first bytes."""
+
+import onnx
+import pytest
+from foreign_files import FILES, POINTERS
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_models import linear_model
+
+import popef
+from popef._tools.file_kinds import (
+    EMPTY,
+    HEAD_BYTES,
+    ONNX,
+    POPEF,
+    explain,
+    recognize,
+    recognize_file,
+    recognize_substitute,
+)
+
+
+@pytest.mark.parametrize("word", FILES)
+def test_a_file_is_called_by_its_name(word):
+    kind = recognize(FILES[word][:HEAD_BYTES])
+    assert word.strip() in kind.name
+    assert kind.advice
+
+
+@pytest.mark.parametrize("word", FILES)
+def test_only_what_a_tool_has_left_takes_the_place_of_numbers(word):
+    is_left = word in POINTERS or word == "OpenVINO"
+    assert (recognize_substitute(FILES[word]) is not None) == is_left
+
+
+def test_our_own_kinds_are_known(compile_popef, tmp_path):
+    file = compile_popef(linear_model())
+    assert recognize_file(file) == POPEF
+    assert explain(file, POPEF) == ""
+    assert explain(file, ONNX).startswith("; it is a PopEF file; it is compiled already")
+    for save in (True, False):
+        onnx.save(linear_model(), tmp_path / "m.onnx", save_as_external_data=save)
+        assert recognize_file(tmp_path / "m.onnx") == ONNX
+    assert recognize(b"") == EMPTY
+    assert recognize_file(tmp_path) is None
+    assert recognize_file(tmp_path / "nobody") is None
+
+
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=50).map(str.encode)))
+def test_no_bytes_are_too_strange(content):
+    recognize(content)
+    assert recognize(content + bytes(8)) is None or str(recognize(content + bytes(8)))
+
+
+@pytest.mark.parametrize("word", FILES)
+def test_a_reader_says_what_it_was_given_instead_of_popef(tmp_path, word):
+    file = tmp_path / "model.popef"
+    file.write_bytes(FILES[word])
+    with pytest.raises(popef.PopefError) as caught:
+        popef.Reader().parseFile(file)
+    assert word.strip() in str(caught.value)
+
+
+def test_a_reader_says_that_it_was_given_an_onnx_model(tmp_path):
+    onnx.save(linear_model(), tmp_path / "model.popef")
+    with pytest.raises(popef.PopefError, match="got an ONNX model; compile it with poprt"):
+        popef.Reader().parseFile(tmp_path / "model.popef")
