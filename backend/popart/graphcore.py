@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import onnx
 
-from popart.errors import popart_exception
 from popart.tensorinfo import find_type, to_onnx_type
 
 DOMAIN: Final = "ai.graphcore"
@@ -25,6 +24,9 @@ REQUIRED: Final = object()
 """Default of a parameter that has none."""
 UNBOUNDED: Final = 2**31 - 1
 """Maximum number of inputs of an operator that takes any number."""
+
+GROUP_SIZE: Final = 3
+"""Number of inputs of a convolution of a MultiConv: data, weights, and a bias that may be ""."""
 
 AttributeValue = (
     int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | onnx.GraphProto
@@ -411,93 +413,3 @@ _READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     }
 )
 """Functions from an argument to the attribute, by the parameter's kind."""
-
-
-def check_call(
-    method: Method,
-    args: Sequence[Any],
-    given: Mapping[str, Any],
-    debug_name: str = "",
-    is_initializer: Callable[[str], bool] = lambda _: True,
-) -> None:
-    """Raise popart_exception for arguments that PopART's builder refuses of one method.
-
-    The numbers of inputs and outputs, and whether the names exist, are checked for all operators
-    alike, and not here.
-
-    Args:
-        method: the method.
-        args: the argument `args`.
-        given: the other arguments by parameter.
-        debug_name: path name of the debug context.
-        is_initializer: function that returns whether a tensor is an initializer.
-    """
-    check = _CHECKS.get(method.name)
-    if check is not None:
-        check(args, given, debug_name, is_initializer)
-
-
-def _check_subsample(_args: Any, given: Mapping[str, Any], *_: Any) -> None:
-    for index, stride in enumerate(given["strides"]):
-        if stride == 0:
-            raise popart_exception(f"Strides invalid. 0 stride at index {index}")
-
-
-def _check_update(
-    args: Sequence[str], _given: Any, _name: str, is_initializer: Callable[[str], bool]
-) -> None:
-    if len(args) != 2:  # noqa: PLR2004
-        raise popart_exception("copyvarupdate should have two args.")
-    if not is_initializer(args[0]):
-        raise popart_exception("The first arg of copyvarupdate should be an initalised tensor.")
-
-
-def _check_counts(args: Sequence[str], given: Mapping[str, Any], name: str, *_: Any) -> None:
-    callee: onnx.GraphProto = given["callee"]
-    counts = (
-        ("input", len(args), len(callee.input)),
-        ("output", given.get("num_outputs", len(callee.output)), len(callee.output)),
-    )
-    for what, found, wanted in counts:
-        if found != wanted:
-            raise popart_exception(
-                f"For CallOp '{name}', number of {what}s ({found}) does not match that of the "
-                f"callee subgraph ({wanted})"
-            )
-
-
-def _check_multiconv(
-    args: Sequence[Sequence[str]], given: Mapping[str, Any], name: str, *_: Any
-) -> None:
-    if not args:
-        raise popart_exception(
-            f"MultiConvOp '{name}' has no input tensors. Provide at least one set of inputs"
-        )
-    for group in args:
-        if len(group) < 2:  # noqa: PLR2004
-            raise popart_exception(
-                f"Each convolution of MultiConvOp '{name}' must have at least two inputs - data "
-                "and weights"
-            )
-        if len(group) > 3:  # noqa: PLR2004
-            raise popart_exception(
-                f"Each convolution of MultiConvOp '{name}' can have at most three inputs - data, "
-                "weights, and bias"
-            )
-    for parameter in _MULTICONV:
-        sets = len(given[parameter.name] or ()) if parameter.omitted == () else 0
-        if sets not in (0, len(args)):
-            raise popart_exception(
-                f"For MultiConvOp '{name}', number of {parameter.name} parameter sets ({sets}) "
-                f"does not match the number of input sets ({len(args)})"
-            )
-
-
-_CHECKS: Mapping[str, Callable[..., None]] = MappingProxyType(
-    {
-        "subsample": _check_subsample,
-        "copyvarupdate": _check_update,
-        "call": _check_counts,
-        "multiconv": _check_multiconv,
-    }
-)

@@ -19,6 +19,7 @@ import onnx
 from onnx.defs import OpSchema
 
 from popart import graphcore
+from popart.call_checks import check_call
 from popart.calls import bind_any
 from popart.graphcore import REQUIRED, Method, Parameter
 
@@ -182,7 +183,7 @@ class Opset:
         if num_outputs is None:
             num_outputs = len(args)
         if self.domain == graphcore.DOMAIN:
-            graphcore.check_call(method, args, given, name, self._graph.is_initializer)
+            check_call(method, args, given, name, self._graph)
         outputs = self._graph.add_operator(
             self.domain,
             self.version,
@@ -198,7 +199,8 @@ class Opset:
 
 def _flatten(method: Method, args: Any) -> Sequence[str]:
     if method.args == "groups":
-        return [name for group in args for name in group]
+        # Each group takes as many inputs as the longest may have, so that a reader can count.
+        return [name for group in args for name in (*group, "", "", "")[: graphcore.GROUP_SIZE]]
     return [args] if method.args == "id" else args
 
 

@@ -19,12 +19,12 @@ def check_windows(
     """Raise popart_exception if a node's window does not fit the shapes that are known.
 
     Args:
-        op_type: Type of the operator.
+        op_type: Type of the operator; of a MultiConv one convolution is given.
         inputs: Ids of its inputs.
         attributes: Its attributes.
         find_shape: Function that returns the shape of a tensor, or None.
     """
-    if op_type == "Conv":
+    if op_type in ("Conv", "MultiConv"):
         _check_convolution(inputs, attributes, find_shape)
     elif op_type in ("AveragePool", "MaxPool"):
         shape = find_shape(inputs[0])
@@ -61,16 +61,7 @@ def _check_window(shape: list[int], kernel: Sequence[int], attributes: Mapping[s
         raise popart_exception("Input tensor has no spatial dimensions")
     rank = len(spatial)
     strides, pads, dilations = (attributes.get(key, ()) for key in ("strides", "pads", "dilations"))
-    for name, values in (("strides", strides), ("dilations", dilations)):
-        if values and len(values) != rank:
-            raise popart_exception(
-                f"Length of {name} vector {len(values)} != number of spatial dimensions {rank}"
-            )
-    if pads and len(pads) != 2 * rank:
-        raise popart_exception(
-            f"Padding vector (length {len(pads)}) does not have 2 values for each spatial "
-            f"dimension {rank}"
-        )
+    check_lengths(attributes, rank)
     if len(kernel) != rank or not all(strides or [1]):
         return
     pads, strides, dilations = (
@@ -90,3 +81,19 @@ def _check_window(shape: list[int], kernel: Sequence[int], attributes: Mapping[s
             "Window parameter values combine to give invalid spatial output shape: "
             f"{format_shape(sizes)}"
         )
+
+
+def check_lengths(attributes: Mapping[str, Any], rank: int) -> None:
+    """Raise popart_exception for lists that do not have a value, or two, for each spatial axis."""
+    for name in ("strides", "pads", "outPads", "dilations", "inDilations"):
+        count = len(attributes.get(name) or ())
+        if name in ("pads", "outPads"):
+            if count not in (0, 2 * rank):
+                raise popart_exception(
+                    f"Padding vector (length {count}) does not have 2 values for each spatial "
+                    f"dimension {rank}"
+                )
+        elif count not in (0, rank):
+            raise popart_exception(
+                f"Length of {name} vector {count} != number of spatial dimensions {rank}"
+            )
