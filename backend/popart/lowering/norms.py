@@ -9,7 +9,7 @@ import numpy as np
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Array, Tensor
-from popart.lowering.operation import Operation, chip_rule, rule
+from popart.lowering.operation import Operation, chip_rule, rule, type_name
 
 
 @rule("Softmax", "LogSoftmax", "Hardmax")
@@ -32,6 +32,11 @@ def _batch_norm(operation: Operation) -> Sequence[Tensor | None]:
     if x.rank < 3:  # noqa: PLR2004
         raise popart_exception(f"batch norm requires X to have a rank >= 3.  x has rank {x.rank}")
     parts = [operation.input(place) for place in range(1, 5)]
+    if x.type != parts[0].type or x.type != parts[1].type:
+        raise popart_exception(
+            f"{operation.describe()}: scale {type_name(parts[0])} and B {type_name(parts[1])} must "
+            f"have the type of X, {type_name(x)}"
+        )
     is_spatial = bool(operation.attribute("spatial", 1)) or operation.version > 8  # noqa: PLR2004
     wanted = x.shape[1:2] if is_spatial else x.shape[1:]
     for name, part in zip(("scale", "B", "mean", "var"), parts, strict=True):
@@ -43,13 +48,12 @@ def _batch_norm(operation: Operation) -> Sequence[Tensor | None]:
     features = prod(wanted)
     flat = x if is_spatial else operation.reshape(x, [x.shape[0], features, 1])
     scale, bias, mean, variance = (operation.reshape(part, [features]) for part in parts)
-    epsilon = float(operation.attribute("epsilon", 1e-5))
     made: list[Tensor | None] = []
     if len(operation.node.output) > 1:
         batch_mean, batch_variance = _statistics(operation, flat)
         made = _move_statistics(operation, flat, mean, variance, batch_mean, batch_variance)
         mean, variance = batch_mean, batch_variance
-    y = operation.add("BatchNormalization", flat, scale, bias, mean, variance, epsilon=epsilon)
+    y = _normalize(operation, [flat, scale, bias, mean, variance])
     found = [y, *made][: len(operation.node.output)]
     shapes = [x.shape, *[wanted] * (len(found) - 1)]
     return [
@@ -58,8 +62,18 @@ def _batch_norm(operation: Operation) -> Sequence[Tensor | None]:
     ]
 
 
+def _normalize(operation: Operation, inputs: Sequence[Tensor]) -> Tensor:
+    """Normalize; with statistics in float, what is in half is computed in float."""
+    epsilon = float(operation.attribute("epsilon", 1e-5))
+    x = inputs[0]
+    if any(each.type != x.type for each in inputs):
+        inputs = [operation.in_float(each) for each in inputs]
+    return operation.cast(operation.add("BatchNormalization", *inputs, epsilon=epsilon), x.type)
+
+
 def _statistics(operation: Operation, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of each channel."""
+    """Return mean and biased variance of each channel, in float."""
+    x = operation.in_float(x)
     axes = operation.numbers(np.asarray([axis for axis in range(x.rank) if axis != 1]))
     mean = operation.add("ReduceMean", x, axes, keepdims=1)
     off = operation.add("Sub", x, mean)
@@ -75,21 +89,27 @@ def _move_statistics(
     batch_mean: Tensor,
     batch_variance: Tensor,
 ) -> list[Tensor | None]:
-    """Return the moved statistics and those of the batch."""
+    """Return the moved statistics and those of the batch, in the types of the running ones.
+
+    The standard's variance is biased. That of PopART's own operator is not, whatever its attribute
+    says: it is (variance + epsilon) n / (n - 1) - epsilon.
+    """
     kept = float(operation.attribute("momentum", 0.9))
-    count = x.size // x.shape[1]
-    unbiased = batch_variance
-    if operation.attribute("unbiased_variance", int(not operation.domain)) and count > 1:
-        factor = operation.like(count / (count - 1), x)
-        unbiased = operation.add("Mul", batch_variance, factor)
+    epsilon = operation.constant(np.float32(operation.attribute("epsilon", 1e-5)))
+    if operation.domain:
+        count = x.size // x.shape[1] if x.shape[1] else 0
+        factor = operation.constant(np.float32(count / (count - 1) if count > 1 else np.inf))
+        grown = operation.add("Mul", operation.add("Add", batch_variance, epsilon), factor)
+        batch_variance = operation.add("Sub", grown, epsilon)
     moved: list[Tensor | None] = []
-    for old, new in ((mean, batch_mean), (variance, unbiased)):
+    for old, new in ((mean, batch_mean), (variance, batch_variance)):
         terms = (
-            operation.add("Mul", each, operation.like(share, x))
+            operation.add("Mul", operation.in_float(each), operation.constant(np.float32(share)))
             for each, share in ((old, kept), (new, 1 - kept))
         )
-        moved.append(operation.add("Add", *terms))
-    return [*moved, batch_mean, batch_variance]
+        moved.append(operation.cast(operation.add("Add", *terms), old.type))
+    saved = (operation.cast(batch_mean, mean.type), operation.cast(batch_variance, variance.type))
+    return [*moved, *saved]
 
 
 @rule("InstanceNormalization")
@@ -138,8 +158,40 @@ def _lrn(operation: Operation) -> Sequence[Tensor]:
     size = int(operation.attribute("size", 0))
     if size < 1:
         raise popart_exception(f"LRN requires size to be >= 1. size is {size}")
-    kept = {name: operation.attribute(name) for name in ("alpha", "beta", "bias")}
-    return [operation.add("LRN", operation.x, size=size, **kept)]
+    x = operation.x
+    if x.rank < 2:  # noqa: PLR2004
+        raise popart_exception(
+            f"{operation.describe()}: expected channels, found an input {format_shape(x.shape)}"
+        )
+    alpha, beta, bias = (
+        float(operation.attribute(name, default))
+        for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    if size % 2 and x.rank == 4:  # noqa: PLR2004
+        return [operation.add("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias)]
+    return [_local_norm(operation, size, alpha, beta, bias)]
+
+
+def _local_norm(operation: Operation, size: int, alpha: float, beta: float, bias: float) -> Tensor:
+    """Return x / (bias + alpha / size * squares) ** beta, where squares are summed over `size`
+    channels, one more behind than before if that is even: a pooling of the channels. ONNX Runtime
+    has this operator for odd sizes and 4 axes only."""
+    x = operation.in_float(operation.x)
+    rows = [x.shape[0], 1, x.shape[1], prod(x.shape[2:])]
+    squares = operation.reshape(operation.add("Mul", x, x), rows)
+    before = (size - 1) // 2
+    mean = operation.add(
+        "AveragePool",
+        squares,
+        kernel_shape=[size, 1],
+        pads=[before, 0, size - 1 - before, 0],
+        count_include_pad=1,
+    )
+    scaled = operation.add("Mul", mean, operation.constant(np.float32(alpha)))
+    scale = operation.add("Add", scaled, operation.constant(np.float32(bias)))
+    power = operation.add("Pow", scale, operation.constant(np.float32(-beta)))
+    made = operation.add("Mul", x, operation.reshape(power, x.shape))
+    return operation.cast(made, operation.x.type)
 
 
 @chip_rule("NormalizeImage")
