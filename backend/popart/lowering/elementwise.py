@@ -231,16 +231,20 @@ def _scaled_add(operation: Operation) -> Sequence[Tensor]:
 
 @chip_rule("Log1p")
 def _log1p(operation: Operation) -> Sequence[Tensor]:
-    """log(1 + x), with what 1 + x loses of a small x."""
+    """log(1 + x) = log(y) x / (y - 1), where y is 1 + x as it is rounded: the quotient makes up for
+    what x loses. Where nothing of x is left, and at infinity, the result is x."""
     x = operation.in_float(operation.x)
     one = operation.constant(np.float32(1))
     moved = operation.add("Add", x, one)
-    lost = operation.add("Sub", operation.add("Sub", moved, one), x)
-    lost = operation.add("Div", lost, moved)
-    is_small = operation.add("Less", x, one)
-    lost = operation.add("Where", is_small, lost, operation.constant(np.float32(0)))
-    found = operation.add("Sub", operation.add("Log", moved), lost)
-    return [operation.cast(found, operation.x.type)]
+    is_same = operation.add(
+        "Or",
+        operation.add("Equal", moved, one),
+        operation.add("Equal", x, operation.constant(np.float32(np.inf))),
+    )
+    rest = operation.add("Where", is_same, one, operation.add("Sub", moved, one))
+    share = operation.add("Div", operation.add("Where", is_same, one, x), rest)
+    found = operation.add("Mul", operation.add("Log", moved), share)
+    return [operation.cast(operation.add("Where", is_same, x, found), operation.x.type)]
 
 
 @chip_rule("Expm1")
@@ -295,10 +299,15 @@ def _exact_gelu(operation: Operation) -> Sequence[Tensor]:
 @rule("Round")
 @chip_rule("Round")
 def _round(operation: Operation) -> Sequence[Tensor]:
-    """Poplar rounds halves away from zero."""
+    """Poplar rounds halves away from zero. Half of the distance to the next number must not be
+    added: large numbers, and the one below 0.5, round that sum."""
     x = operation.x
-    grown = operation.add("Add", operation.add("Abs", x), operation.like(0.5, x))
-    return [operation.add("Mul", operation.add("Sign", x), operation.add("Floor", grown))]
+    size = operation.add("Abs", x)
+    below = operation.add("Floor", size)
+    grows = operation.add("Less", operation.add("Sub", size, below), operation.like(0.5, x))
+    above = operation.add("Add", below, operation.like(1, x))
+    rounded = operation.add("Where", grows, below, above)
+    return [operation.add("Mul", operation.add("Sign", x), rounded)]
 
 
 @chip_rule("NearbyInt")

@@ -12,7 +12,8 @@ from onnx import TensorProto
 
 from popart.errors import popart_exception
 from popart.lowering.graph import Tensor
-from popart.lowering.operation import Operation, chip_rule, read_axes, rule
+from popart.lowering.operation import Operation, chip_rule, match_widths, read_axes, rule
+from popart.tensorinfo import TensorInfo, from_onnx_type
 
 _INT32 = TensorProto.INT32
 _WRAPPING = frozenset(("ReduceSum", "ReduceProd", "ReduceSumSquare"))
@@ -164,17 +165,39 @@ def _sort(operation: Operation) -> Sequence[Tensor]:
 
 @chip_rule("Bucketize")
 def _bucketize(operation: Operation) -> Sequence[Tensor]:
-    """The number of boundaries that are less than x, or with `right` not greater."""
-    x, boundaries = operation.x, operation.input(1)
-    column = operation.reshape(x, [*x.shape, 1])
-    boundaries = operation.cast(boundaries, x.type)
-    if operation.attribute("right", 0):
-        behind = operation.add("Not", operation.add("Less", column, boundaries))
-    else:
-        behind = operation.add("Less", boundaries, column)
-    counted = operation.cast(behind, _INT32)
-    axes = operation.numbers(np.asarray([-1]))
-    return [operation.add("ReduceSum", counted, axes, keepdims=0)]
+    """Search each x among the boundaries by halving: the first boundary that is not below x, or
+    with `right` the first above it. NaN is above all of them."""
+    x, boundaries = match_widths(operation, [operation.x, operation.input(1)])
+    if boundaries.rank != 1:
+        raise popart_exception(
+            "BucketizeOp::setup The boundaries tensor is not a 1-D tensor. The boundaries tensor "
+            f"rank = {boundaries.rank}."
+        )
+    if x.type != boundaries.type:
+        names = [
+            TensorInfo(from_onnx_type(each.type), []).data_type_lcase() for each in (x, boundaries)
+        ]
+        raise popart_exception(
+            "BucketizeOp::setup The input and boundaries tensors have different data types. The "
+            f"input tensor data type = {names[0]}. The boundaries tensor data type = {names[1]}."
+        )
+    right = int(operation.attribute("right", 0))
+    if right not in (0, 1):
+        raise popart_exception(f"BucketizeOp right = {right} is not valid: must be either 0 or 1.")
+    stops = "Greater" if right else "GreaterOrEqual"
+    count = boundaries.shape[0]
+    first = operation.constant(np.zeros(x.shape, np.int32))
+    end = operation.constant(np.full(x.shape, count, np.int32))
+    one, two, last = (operation.constant(np.int32(each)) for each in (1, 2, count - 1))
+    for _ in range(count.bit_length()):
+        middle = operation.add("Div", operation.add("Add", first, end), two)
+        place = operation.add("Min", middle, last)  # where the search has ended
+        is_here = operation.add(stops, operation.add("Gather", boundaries, place, axis=0), x)
+        behind = operation.add("Where", is_here, first, operation.add("Add", middle, one))
+        is_open = operation.add("Less", first, end)
+        end = operation.add("Where", is_here, middle, end)
+        first = operation.add("Where", is_open, behind, first)
+    return [first]
 
 
 @rule("CumSum")
