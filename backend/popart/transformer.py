@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -24,6 +24,20 @@ from popart.tensorinfo import from_onnx_type, is_fixed_point
 
 _BATCH_NORMALIZATION_OUTPUTS = 5
 _numbers = count()
+_TYPED_FIELDS: Mapping[int, str] = {
+    TensorProto.FLOAT: "float_data",
+    TensorProto.INT32: "int32_data",
+}
+_DATA_FIELDS = (
+    "raw_data",
+    "float_data",
+    "double_data",
+    "int32_data",
+    "int64_data",
+    "uint64_data",
+    "string_data",
+)
+"""Fields of a tensor that hold its values."""
 Array = npt.NDArray[Any]
 Convert = Callable[[Array], Array]
 
@@ -197,4 +211,12 @@ def _convert_tensor(tensor: TensorProto, wanted: int, prepare: Convert | None) -
     values = values if prepare is None else prepare(values)
     dtype = helper.tensor_dtype_to_np_dtype(wanted)
     with np.errstate(over="ignore"):  # infinite, as on the chip
-        tensor.CopyFrom(numpy_helper.from_array(values.astype(dtype), tensor.name))
+        values = values.astype(dtype)
+    for field in _DATA_FIELDS:
+        tensor.ClearField(field)
+    tensor.data_type = wanted
+    # PopART keeps half as bytes, and the other types in the fields that the standard names.
+    if wanted == TensorProto.FLOAT16:
+        tensor.raw_data = values.tobytes()
+    else:
+        getattr(tensor, _TYPED_FIELDS[wanted]).extend(values.ravel().tolist())

@@ -50,6 +50,11 @@ def test_conversions_change_weights_constants_and_declared_types(method, given, 
     types = {each.name: each.type.tensor_type.elem_type for each in model.graph.input}
     assert types["x"] == onnx.helper.np_dtype_to_tensor_dtype(np.dtype(wanted))
     onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    tensor = model.graph.node[0].attribute[0].t if constant else model.graph.initializer[0]
+    fields = {"raw_data", "int32_data", "float_data", "int64_data", "double_data"}
+    assert fields & {field.name for field, _ in tensor.ListFields()} == {
+        "raw_data" if wanted == np.float16 else "int32_data"
+    }
 
 
 def test_numbers_that_int32_does_not_have_are_clipped_only_on_request():
@@ -99,3 +104,29 @@ def test_batch_normalizations_get_the_outputs_of_training():
     transformer.prepareNodesForTraining()
     (node,) = onnx.load_from_string(transformer.getModelProto()).graph.node
     assert len(set(node.output)) == 5
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("convertDoublesToFloats", TensorProto.DOUBLE),
+        ("convertBFloats16ToFloat32", TensorProto.BFLOAT16),
+    ],
+)
+@pytest.mark.parametrize("raw", [False, True])
+def test_floats_are_in_the_field_of_floats(method, given, raw):
+    values = np.array([0.5, -2.0, np.inf, -0.0], np.float32)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(given)
+    data = values.astype(dtype)
+    weight = onnx.helper.make_tensor("w", given, [4], data.tobytes() if raw else data, raw=raw)
+    value = onnx.helper.make_tensor_value_info("y", given, [4])
+    node = onnx.helper.make_node("Identity", ["w"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [], [value], [weight])
+    opsets = [onnx.helper.make_opsetid("", 16)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    transformer = popart.GraphTransformer(model.SerializeToString())
+    getattr(transformer, method)()
+    (tensor,) = onnx.load_from_string(transformer.getModelProto()).graph.initializer
+    assert not tensor.raw_data
+    np.testing.assert_array_equal(np.array(tensor.float_data, np.float32), values)
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), values)
