@@ -139,3 +139,16 @@ def test_operators_whose_pattern_is_disabled_are_refused():
     popart.InferenceSession(**given, patterns=patterns)
     with pytest.raises(popart.popart_exception, match=r"Cosh:9'.* removed by pattern CoshOp$"):
         popart.InferenceSession(**given, patterns=patterns.enablePattern("CoshOp", False))
+
+
+def test_reserved_prefixes_have_popart_names():
+    assert popart.reservedAccl2Prefix() == "Accl2___"
+    prefixes = [name for name in popart.__all__ if name.startswith("reserved")]
+    assert len(prefixes) == 50
+    texts = [getattr(popart, name)() for name in prefixes]
+    assert len(set(texts)) == len(texts)
+    for name, text in zip(prefixes, texts, strict=True):
+        if "Default" in name:
+            assert text.endswith("___default___")
+            twin = name.replace("Default", "Specific")
+            assert getattr(popart, twin)() == text.replace("default", "specific")
