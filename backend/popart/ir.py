@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
 
@@ -39,7 +40,7 @@ from popart.program import DeviceProgram, draws
 from popart.replication import JointProgram, find_split_weights, take_first_group
 from popart.tensorinfo import TensorInfo
 from popart.variables import ReplicaGrouping
-from popart.weights import bring_weights_in, locate_weights, read_initializer
+from popart.weights import bring_weights_in, read_initializer
 
 
 @dataclass(slots=True)
@@ -92,16 +93,21 @@ class Ir:
         Raises:
             popart_exception: If the model, the options or the anchors are wrong.
         """
+        # The order is PopART's: where two things are wrong, scripts see the error of the first.
+        model = read_model(source)
+        options_check.check_engine_options(options)
         if not flow.nAnchors():
             raise popart_exception("User must specify an anchor tensor when doing inference.")
-        model = read_model(source)
-        locate_weights(model, source)
         options_check.check_options(options)
-        check_replaced(patterns, model)
         num_ipus = find_num_ipus(options, device, model)
-        virtual_graphs.check_placement(model, options, num_ipus)
         split = find_split_weights(model, options.num_replicas)
-        lowered = _lower(model, flow, shapes, options, split)
+
+        def check_graph() -> None:
+            options_check.check_graph_options(options)
+            virtual_graphs.check_placement(model, options, num_ipus)
+            check_replaced(patterns, model)
+
+        lowered = _lower(model, flow, shapes, options, split, check_graph)
         joined = _join(model, lowered, options, split)
         virtual_graphs.check_depth(model, options, flow.batchesPerStep())
         log_model(lowered.model)
@@ -205,7 +211,7 @@ class Ir:
             popart_exception: For IPUs and types that the device lacks.
         """
         virtual_graphs.check_virtual_graph_numbers(self.model, self.options, self.num_ipus)
-        options_check.check_poplar_options(self.options, self.lowered)
+        options_check.check_convolution_options(self.options, self.lowered)
         options_check.check_device_types(self.lowered, self.options)
 
 
@@ -215,6 +221,7 @@ def _lower(
     shapes: InputShapeInfo,
     options: SessionOptions,
     split: dict[str, ReplicaGrouping],
+    check_graph: Callable[[], None],
 ) -> Lowered:
     lowered = lower(
         bring_weights_in(take_first_group(model, split)),
@@ -226,6 +233,7 @@ def _lower(
             replicas=options.num_replicas,
             split_weights=split,
         ),
+        check_graph,
     )
     updated = _find_updated(lowered)
     if options.num_replicas > 1 and updated:

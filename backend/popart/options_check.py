@@ -18,6 +18,11 @@ _ENGINE_GROUPS: Final = frozenset(
     "autoReport debug exchange opt prng profiler report streamCallbacks target".split()
 )
 """Groups of the options of Poplar's engine, in front of the dot."""
+_ENGINE_SWITCHES: Final = frozenset(
+    "debug.allowOutOfMemory debug.floatPointOpException debug.nanOverflowException "
+    "prng.enableStochasticRounding".split()
+)
+"""Options of Poplar's engine that are read here, and are true or false."""
 _CONVOLUTION_OPTIONS: Final = frozenset(
     "availableMemoryProportion balanceAcrossIpus convDithering cycleBackoffPercent "
     "disableSRForAMPVertices disableTransformations enableAmpHalfEnginesPlan enableConvDithering "
@@ -52,8 +57,6 @@ def check_options(options: SessionOptions) -> None:
             "enableGradientAccumulation is false, but accumulationFactor > 1. Either enable "
             "gradient accumulation, or set the accumulation factor to 1."
         )
-    if options.enableExplicitMainLoops and not options.useHostCopyOps:
-        raise popart_exception("enableExplicitMainLoops requires useHostCopyOps.")
     if options.replicatedGraphCount < 1:
         raise popart_exception(
             f"replicatedGraphCount: expected at least 1, found {options.replicatedGraphCount}"
@@ -67,22 +70,51 @@ def check_options(options: SessionOptions) -> None:
         )
 
 
-def check_poplar_options(options: SessionOptions, lowered: Lowered) -> None:
-    """Check the names of options that go to Poplar and its libraries.
+def check_graph_options(options: SessionOptions) -> None:
+    """Check what is checked when the graph is known to be right.
 
     Args:
         options: Options of the session.
-        lowered: The lowered model; options of convolutions count if it has some.
 
     Raises:
-        poplar_exception: For a name that Poplar or its libraries lack.
+        popart_exception: For options that contradict each other.
     """
-    for name in options.engineOptions:
+    if options.enableExplicitMainLoops and not options.useHostCopyOps:
+        raise popart_exception("enableExplicitMainLoops requires useHostCopyOps.")
+
+
+def check_engine_options(options: SessionOptions) -> None:
+    """Check the options of Poplar's engine: their names, and values that mean something here.
+
+    Args:
+        options: Options of the session.
+
+    Raises:
+        poplar_exception: For a name that Poplar lacks, and for values of switches other than true
+            and false.
+    """
+    for name, value in options.engineOptions.items():
+        if name in _ENGINE_SWITCHES and value.lower() not in ("true", "false"):
+            raise poplar_exception(
+                f"Invalid value '{value}' of option '{name}': expected true or false"
+            )
         if name.partition(".")[0] not in _ENGINE_GROUPS:
             raise poplar_exception(
                 f"Unrecognised option '{name}': names of engine options begin with "
                 f"{', '.join(sorted(_ENGINE_GROUPS))} and a dot"
             )
+
+
+def check_convolution_options(options: SessionOptions, lowered: Lowered) -> None:
+    """Check the names of options that go to the library of convolutions.
+
+    Args:
+        options: Options of the session.
+        lowered: The lowered model; the options count if it has convolutions.
+
+    Raises:
+        poplar_exception: For a name that the library lacks.
+    """
     if not any(node.op_type.startswith("Conv") for node in iter_nodes(lowered.model.graph)):
         return
     for name in options.convolutionOptions:

@@ -159,7 +159,7 @@ def read_initializer(tensor: TensorProto) -> Array:
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return np.array(numpy_helper.to_array(tensor))
-    place = read_place(tensor)
+    place = _check_place(tensor)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     try:
         count = int(np.prod(tensor.dims))
@@ -171,20 +171,29 @@ def read_initializer(tensor: TensorProto) -> Array:
         ) from error
 
 
-def locate_weights(model: onnx.ModelProto, source: bytes | str | os.PathLike[str]) -> None:
-    """Let weights that are in files beside a model's file name these files by their path.
-
-    Names of such files count from the working folder, as in PopART; those of other exporters count
-    from the model's folder.
-    """
-    if isinstance(source, bytes):
-        return
-    folder = Path(source).parent
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            beside = folder / entry.value
-            if entry.key == "location" and not Path(entry.value).exists() and beside.exists():
-                entry.value = str(beside)
+def _check_place(tensor: TensorProto) -> dict[str, Any]:
+    """Return where a file has a tensor's bytes. Names of files count from the working folder, as in
+    PopART, and not from the model's, as with other tools."""
+    place, name = read_place(tensor), tensor.name
+    if not place["location"]:
+        raise popart_exception(f"No location information for externally stored tensor '{name}'")
+    if not Path(place["location"]).exists():
+        raise popart_exception(
+            f"Unrecognised file name '{place['location']}' for externally stored tensor '{name}': "
+            f"there is no such file in the working directory, {Path.cwd()}. Start the script in "
+            "the model's folder"
+        )
+    if (place["length"] or 0) <= 0:
+        raise popart_exception(
+            f"Invalid 'length' information ({place['length'] or 0}) for externally stored tensor "
+            f"'{name}'"
+        )
+    if place["offset"] < 0:
+        raise popart_exception(
+            f"Invalid 'offset' information ({place['offset']}) for externally stored tensor "
+            f"'{name}'"
+        )
+    return place
 
 
 def bring_weights_in(model: onnx.ModelProto) -> onnx.ModelProto:

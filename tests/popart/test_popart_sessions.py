@@ -410,24 +410,6 @@ def test_training_is_refused_and_says_what_to_use():
         popart.TrainingSession(b"", popart.DataFlow(1, {}), "loss", popart.ConstSGD(0.1), None)
 
 
-def test_options_that_poplar_lacks_are_rejected_when_the_device_is_prepared():
-    builder, y = make_product()
-    make_session(builder.getModelProto(), [y], engineOptions={"opt.level": "1"})
-    with pytest.raises(popart.poplar_exception, match="Unrecognised option 'level'"):
-        make_session(builder.getModelProto(), [y], engineOptions={"level": "1"})
-
-
-def test_weights_in_a_file_beside_the_model_are_found_from_elsewhere(tmp_path, monkeypatch):
-    builder, y = make_product()
-    model = onnx.load_from_string(builder.getModelProto())
-    (tmp_path / "model").mkdir()
-    path = tmp_path / "model" / "model.onnx"
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    monkeypatch.chdir(tmp_path)
-    x = draw(ROWS, WIDTH)
-    np.testing.assert_allclose(run(make_session(path, [y]), {X: x})[y], x @ WEIGHT, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("place", "message"), [(None, "does not have a virtual graph id"), (0, "does not match")]
 )

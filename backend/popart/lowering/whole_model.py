@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,7 @@ def lower(
     anchors: Sequence[str],
     input_infos: Mapping[str, TensorInfo] | None = None,
     options: LoweringOptions | None = None,
+    check_graph: Callable[[], None] = lambda: None,
 ) -> Lowered:
     """Lower a model.
 
@@ -100,6 +101,8 @@ def lower(
         anchors: names of the tensors that a run returns.
         input_infos: types and shapes of inputs with unknown dimensions (InputShapeInfo).
         options: the options; None means the defaults.
+        check_graph: function that is called when the graph is known to be right, before the anchors
+            are looked up.
 
     Returns:
         The lowered model.
@@ -109,6 +112,7 @@ def lower(
     """
     options = options or LoweringOptions()
     graph, inputs = _read(model, input_infos or {}, options)
+    check_graph()
     for name in anchors:
         if name not in graph.tensors:
             raise popart_exception(f"Anchor tensor `{name}' not in Ir Tensors. ")
