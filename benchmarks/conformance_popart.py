@@ -4,7 +4,9 @@
 
 CHECKOUT is a checkout of graphcore/popart; nothing is downloaded. Each file runs in a pytest
 process of its own, which is ended when it takes too long. The tests compare with torch, so run this
-script with an interpreter that has it. Tests that make a TrainingSession are out of scope and not
+script with an interpreter that has it. A file runs on the device that PopART's build files
+(CMakeLists.txt) name for it; a chip (Hw) is a modelled one here. Files that they disable are left
+out. A test that makes a TrainingSession or an optimizer trains, which is out of scope, and is not
 counted. LIST holds a path a line, relative to the checkout, and optionally the number of inference
 cases of that file: where a process ends early, those that it did not reach count as failed.
 
@@ -16,29 +18,61 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import upstream_tests
 from upstream_tests import ListedFile, Suite
 
 TESTS = Path("tests", "integration")
+DEVICES: Final = ("Hw", "IpuModel2", "Cpu")
+"""Devices of the tests, those that are most like a chip first."""
 
 
 def find_all(checkout: Path) -> list[ListedFile]:
-    """Return every file with tests, without those of popxl, which is another front end."""
+    """Return every file with tests that the build runs, without those of popxl, which is another
+    front end."""
     paths = sorted((checkout / TESTS).rglob("*.py"))
     found = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
+    found = [path for path in found if not find_target(path).is_disabled]
     relative = [path.relative_to(checkout) for path in found]
     return [ListedFile(str(path)) for path in relative if "popxl" not in path.parts]
 
 
-def find_target(file: Path) -> str:
-    """Return the device of a file's tests: a CPU, or a model of an IPU where a test requires it."""
-    return "IpuModel2" if "@tu.requires_ipu_model" in file.read_text() else "Cpu"
+class Target(NamedTuple):
+    """What PopART's build says of a file of tests."""
+
+    device: str
+    """Device of the option --device-type: Cpu, IpuModel2 or Hw."""
+    is_disabled: bool
+    """Whether the build runs no test of the file."""
 
 
-def make_environment(file: Path) -> dict[str, str]:
-    """Return the variable that names the device of a file's tests."""
-    return {"TEST_TARGET": find_target(file)}
+def read_targets(folder: Path) -> dict[str, Target]:
+    """Return what the build file of a folder says of its files with tests, by name.
+
+    A file may be named several times, for parts of its tests, and with several devices. The one
+    that is most like a chip counts: the others model less of it.
+    """
+    path = folder / "CMakeLists.txt"
+    text = re.sub(r"#[^\n]*", "", path.read_text()) if path.is_file() else ""
+    targets: dict[str, Target] = {}
+    for name, rest in re.findall(r"add_popart_py_unit_test\(\s*([\w.]+)([^)]*)\)", text):
+        words = re.findall(r"\w+", rest)
+        named = [device for device in DEVICES if device in words or f"{device.upper()}_" in rest]
+        known = targets.get(name, Target(DEVICES[-1], is_disabled=True))
+        device = min([*named[:1], known.device], key=DEVICES.index)
+        targets[name] = Target(device, known.is_disabled and "DISABLED" in words)
+    return targets
+
+
+def find_target(file: Path) -> Target:
+    """Return the device that a file's tests are meant for; by default a CPU."""
+    return read_targets(file.parent).get(file.stem, Target(DEVICES[-1], is_disabled=False))
+
+
+def make_words(file: Path) -> tuple[str, ...]:
+    """Return the option that names the device: the tests' conftest.py reads no variable."""
+    return ("--device-type", find_target(file).device)
 
 
 SUITE = Suite(
@@ -48,7 +82,7 @@ SUITE = Suite(
     find_all=find_all,
     words=("-p", "popart_compat"),
     paths=(TESTS, Path("tests")),
-    make_environment=make_environment,
+    make_words=make_words,
     preloaded=("onnx.backend.test.case.node.resize", "popart", "torch"),
 )
 

@@ -3,8 +3,8 @@
     pytest -p case_results -p popart_compat -p no:hypothesispytest .../atan2_test.py
 
 It restores what numpy and onnx removed since then, and records whether a test makes a
-TrainingSession, which is out of scope here. One process runs one file: some files replace functions
-of numpy when they are imported.
+TrainingSession or an optimizer: training is out of scope here. One process runs one file: some
+files replace functions of numpy when they are imported.
 """
 
 from __future__ import annotations
@@ -95,13 +95,18 @@ def restore_interpolation() -> None:
 
 
 def watch_training() -> None:
-    """Replace popart.TrainingSession with one that records that it was made."""
+    """Let a TrainingSession and the optimizers record that one was made."""
     popart: Any = importlib.import_module("popart")
-    session: Any = popart.TrainingSession
+    for name in ("TrainingSession", "Optimizer"):
+        kind = getattr(popart, name)
+        kind.__init__ = _noting(kind.__init__)
 
-    class TrainingSession(session):  # type: ignore[misc]
-        def __init__(self, *args: Any, **named: Any) -> None:
-            note_training()
-            super().__init__(*args, **named)
 
-    popart.TrainingSession = TrainingSession
+def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that notes that the present test trains, and calls another one."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        note_training()
+        return function(*args, **named)
+
+    return call

@@ -36,10 +36,10 @@ KEPT_STATUSES = (0, 1)
 """Exit statuses of pytest after which every case of a file has its result."""
 
 
-def no_variables(file: Path) -> dict[str, str]:
-    """Return no environment variables for a file."""
+def no_words(file: Path) -> tuple[str, ...]:
+    """Return no arguments for a file."""
     del file
-    return {}
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Suite:
     """Arguments of pytest."""
     paths: tuple[Path, ...] = ()
     """Folders within a checkout from which its tests import."""
-    make_environment: Callable[[Path], dict[str, str]] = no_variables
-    """Return environment variables for a file."""
+    make_words: Callable[[Path], tuple[str, ...]] = no_words
+    """Return further arguments of pytest for a file."""
     preloaded: tuple[str, ...] = ()
     """Modules that the processes share: importing them takes longer than most files."""
 
@@ -165,10 +165,11 @@ def run_pytest(run: Run, path: str, cases: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     suite, checkout = run.suite, run.checkout
-    os.environ |= {"COLUMNS": "200", **suite.make_environment(checkout / path)}
+    os.environ["COLUMNS"] = "200"
     sys.path[:0] = [str(Path(__file__).parent), *(str(checkout / each) for each in suite.paths)]
     words = ["-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "case_results"]
     words += ["-p", "no:cacheprovider", "--rootdir", str(checkout / "tests"), *suite.words]
+    words += suite.make_words(checkout / path)
     raise SystemExit(pytest.main([*words, CASE_RESULTS, str(cases), str(checkout / path)]))
 
 

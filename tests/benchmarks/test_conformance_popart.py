@@ -1,7 +1,7 @@
 """The harness that runs PopART's own tests, on tests written here."""
 
 import pytest
-from conformance_popart import SUITE, find_target
+from conformance_popart import SUITE, find_target, make_words
 from upstream_tests import (
     End,
     ListedFile,
@@ -14,6 +14,7 @@ from upstream_tests import (
 )
 
 TESTS = """
+import os
 import numpy as np, onnx, popart, pytest
 
 def test_passes():
@@ -29,6 +30,22 @@ def test_is_skipped():
 def test_trains():
     with pytest.raises(popart.popart_exception):
         popart.TrainingSession(b"", None, "", None, None)
+
+def test_optimizes():
+    assert popart.SGD({}) is None
+
+def test_runs_on_the_chip():
+    assert os.environ["TEST_TARGET"] == "Hw"
+"""
+CONFTEST = """
+import pytest
+
+def pytest_addoption(parser):
+    parser.addoption("--device-type", default="Cpu")
+
+@pytest.fixture(autouse=True)
+def set_test_device(request, monkeypatch):
+    monkeypatch.setenv("TEST_TARGET", request.config.getoption("--device-type"))
 """
 
 
@@ -36,6 +53,8 @@ def test_trains():
 def checkout(tmp_path):
     folder = tmp_path / "checkout" / "tests" / "integration"
     folder.mkdir(parents=True)
+    (folder.parent / "conftest.py").write_text(CONFTEST)
+    (folder / "CMakeLists.txt").write_text("add_popart_py_unit_test(some_test VARIANTS Hw)\n")
     (folder / "some_test.py").write_text(TESTS)
     (folder / "broken_test.py").write_text("import nothing_of_this_name\ndef test_a(): pass\n")
     (folder / "helper.py").write_text("number = 1\n")
@@ -46,7 +65,7 @@ def checkout(tmp_path):
 def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
     (file,) = find_files(SUITE, checkout, None, ["some"])
     result = run_file(file, Run(SUITE, checkout, tmp_path, 300))
-    assert (result.passed, result.training, result.skipped) == (1, 1, 1)
+    assert (result.passed, result.training, result.skipped) == (2, 2, 1)
     assert [(case.name, case.error) for case in result.failures] == [
         ("test_fails", "ValueError: three")
     ]
@@ -99,9 +118,41 @@ def test_the_share_counts_inference_cases_only():
     assert count_share([result]) == 100
 
 
-def test_files_that_require_a_model_of_an_ipu_get_one(tmp_path):
-    file = tmp_path / "call_test.py"
-    file.write_text("def test_a(): pass")
-    assert find_target(file) == "Cpu"
-    file.write_text("@tu.requires_ipu_model\ndef test_a(): pass")
-    assert find_target(file) == "IpuModel2"
+BUILD = """
+# add_popart_py_unit_test(commented_test VARIANTS Hw)
+add_popart_py_unit_test(plain_test)
+add_popart_py_unit_test(model_test VARIANTS "IpuModel2") # also on "Hw" later
+add_popart_py_unit_test(chip_test VARIANTS Cpu IpuModel2 Hw)
+add_popart_py_unit_test(rack_test MATCHEXPR "test_a or test_b"
+  VARIANTS "${HW_EXCLUDE_C600}")
+add_popart_py_unit_test(parts_test MATCHEXPR test_a)
+add_popart_py_unit_test(parts_test MATCHEXPR test_b VARIANTS IpuModel2)
+add_popart_py_unit_test(idle_test VARIANTS Hw PROPERTIES DISABLED TRUE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("plain", "Cpu"),
+        ("model", "IpuModel2"),
+        ("chip", "Hw"),
+        ("rack", "Hw"),
+        ("parts", "IpuModel2"),
+        ("commented", "Cpu"),
+        ("unlisted", "Cpu"),
+    ],
+)
+def test_files_run_on_the_device_that_the_build_file_names(tmp_path, name, device):
+    (tmp_path / "CMakeLists.txt").write_text(BUILD)
+    file = tmp_path / f"{name}_test.py"
+    assert make_words(file) == ("--device-type", device)
+    assert not find_target(file).is_disabled
+
+
+def test_files_that_the_build_file_disables_are_left_out(checkout):
+    folder = checkout / "tests" / "integration"
+    (folder / "CMakeLists.txt").write_text(BUILD)
+    (folder / "idle_test.py").write_text("def test_a(): pass\n")
+    names = [file.path.rpartition("/")[2] for file in find_files(SUITE, checkout, None, ["*"])]
+    assert names == ["broken_test.py", "some_test.py"]
