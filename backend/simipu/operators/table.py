@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnxgraph import STANDARD_DOMAINS
 
-from simipu.operators import counts, guards
+from simipu.operators import counts, extremes, guards
 from simipu.operators.attributes import CHIP_DOMAIN
 from simipu.operators.counts import Count
 from simipu.operators.entry import Formula, Indexing, Operator, Rounding
@@ -93,11 +93,13 @@ def _reading(
 
 
 def _writing(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
-    return _reading(name, rule, indexing, unguarded_indices=1, **entry)
+    return _reading(name, rule, indexing, unguarded_indices=1, guard=extremes.scatter, **entry)
 
 
-def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
-    return _family(names, rows.reduce, reducing.reduction, rounding, shaped_by=(1,))
+def _reduced(
+    names: str, rounding: Rounding = Rounding.ROUNDED, **entry: Any
+) -> dict[str, Operator]:
+    return _family(names, rows.reduce, reducing.reduction, rounding, shaped_by=(1,), **entry)
 
 
 def _drawn(names: str, cost: Any) -> dict[str, Operator]:
@@ -232,14 +234,14 @@ _PRODUCTS = {
 
 _REDUCING = {
     **_reduced("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSum ReduceSumSquare"),
-    **_reduced("ReduceMax ReduceMin", EXACT),
+    **_reduced("ReduceMax ReduceMin", EXACT, guard=extremes.reduction),
     **_reduced("ReduceMean", BOUNDED),
     **_reduced("ReduceProd", GROWING),
-    **_family("ArgMax ArgMin", rows.arg, composite.arg_extreme),
+    **_family("ArgMax ArgMin", rows.arg, composite.arg_extreme, guard=extremes.place),
     **_family("CumSum", rows.cumulative, composite.cumulative),
     **_family("CumProd", rows.cumulative, composite.cumulative, GROWING),
     **_family("Softmax", rows.softmax, reducing.softmax, BOUNDED),
-    **_family("Hardmax", rows.softmax, reducing.softmax, EXACT),
+    **_family("Hardmax", rows.softmax, reducing.softmax, EXACT, guard=extremes.hardmax),
     **_family("LogSoftmax", rows.softmax, reducing.softmax),
     **_family("BatchNormalization", rows.batch_norm, composite.batch_norm, apart=range(1, 5)),
     **_family("InstanceNormalization", rows.instance_norm, reducing.channel_norm, apart=(1, 2)),
@@ -253,10 +255,10 @@ _REDUCING = {
         condition="`axes` must be given",
     ),
     **_family("AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.pool),
-    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.pool),
+    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.pool, guard=extremes.pool),
     **_family("LpPool", rows.pool, reducing.pool, count=counts.pool),
     **_family("GlobalAveragePool", rows.pool, reducing.reduction, BOUNDED),
-    **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT),
+    **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT, guard=extremes.pool),
     **_family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21),
     **_family(
         "TopK",
