@@ -95,7 +95,8 @@ class GraphOptions:
     the process. caches: take the lowered graph from the user's cache, and write it there
     (`graph_cache`); graphs with custom operators are never cached. accelerators: what computes the
     graph instead of ONNX Runtime's CPU kernels, in the order of priority (`accelerated`).
-    falls_back: compute on these kernels what an accelerator cannot; else loading fails.
+    falls_back: compute on these kernels what an accelerator cannot; else loading fails. portable:
+    lower to a graph that other machines compute, too; they may lack instructions of this one.
     """
 
     num_threads: int = 0
@@ -111,6 +112,7 @@ class GraphOptions:
     caches: bool = False
     accelerators: tuple[ChosenAccelerator, ...] = ()
     falls_back: bool = False
+    portable: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MAX_THREADS:

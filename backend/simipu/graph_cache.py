@@ -3,11 +3,11 @@ user's cache folder, and imports nothing that checks and lowers graphs. A graph 
 stored as OpenVINO has compiled it, with its weights, which all processes share by the file.
 
 The name of an entry is a digest of everything that the lowered graph depends on: the program, the
-options with their limits, the kernels, the versions and source files of what lowers, and the types
-and shapes of the weights. The lowered graph also holds the values of some weights: those that ONNX
-Runtime cannot read in place. Which these are is known only after the first load. So there are two
-files: one of the first name, which lists these weights, and one whose name is the digest of the
-first name and of their values.
+options with their limits, the kernels, whether products of 8 bits saturate on this machine, the
+versions and source files of what lowers, and the types and shapes of the weights. The lowered graph
+also holds the values of some weights: those that ONNX Runtime cannot read in place. Which these are
+is known only after the first load. So there are two files: one of the first name, which lists these
+weights, and one whose name is the digest of the first name and of their values.
 
 A file's author must not change the answers of another model. So a weight is left out of the digest
 only if lowering names it as the source of a weight that is read in place, and holds its values
@@ -50,6 +50,7 @@ from simipu.executable import Program
 from simipu.kernels import find_kernels, warn_of_none
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.private_folder import PrivateFolder, find_cache_folder
+from simipu.saturation import products_saturate
 from simipu.version import find_onnx_version
 
 MAX_ENTRIES, MAX_BYTES = 4096, 1 << 30
@@ -216,12 +217,14 @@ def _digest_facts(
     kernels: KernelUse,
     weights: Weights,
 ) -> str:
+    is_quantized = any(word in program.graph for word in (b"Linear", b"Integer"))
     engines = describe_engines(options.accelerators)
     if engines:
         engines += f" {_read_processor()}"
     facts = (
         _digest_software(),
         (options, options.num_cores, numerics, kernels, find_kernels().instructions, engines),
+        is_quantized and products_saturate(),
         replace(program, graph=b""),
         sorted((name, value.dtype.str, value.shape) for name, value in weights.items()),
     )

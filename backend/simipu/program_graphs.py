@@ -153,7 +153,13 @@ def lower_program(
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
         lowered, values, sources = _lower_from_sources(
-            model, weights, numerics, inferred, kernels, keeps_codes=keeps
+            model,
+            weights,
+            numerics,
+            inferred,
+            kernels,
+            keeps_codes=keeps,
+            portable=options.portable,
         )
     except errors.SimIpuError:
         raise
@@ -226,10 +232,11 @@ def _lower_from_sources(
     kernels: KernelUse,
     *,
     keeps_codes: bool,
+    portable: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, str]]:
     """Lower a model like `lower_model`, and return for each weight that it reads also the one of
     `weights` whose data it is, unless the graph holds values of that one, too."""
-    lowered = lower(model, numerics, inferred, kernels)
+    lowered = lower(model, numerics, inferred, kernels, portable=portable)
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)

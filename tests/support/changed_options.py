@@ -22,6 +22,7 @@ OPTION_CHANGES: Mapping[str, Any] = {
     "caches": False,
     "accelerators": (choose_accelerator("openvino", {}),),
     "falls_back": True,
+    "portable": True,
 }
 
 

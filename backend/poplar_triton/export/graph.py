@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import onnx
 from onnx import helper
@@ -50,7 +51,7 @@ def make_exported(source: Source, numerics: str, domains: Iterable[str] = ()) ->
     Its operators are those of the standard, and of `domains`. Raises ExportError that names the
     nodes with others.
     """
-    options = make_graph_options(source.state)
+    options = replace(make_graph_options(source.state), portable=True)
     lowered = lower_program(
         source.program,
         source.session.read_weights(),

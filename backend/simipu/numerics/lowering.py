@@ -11,7 +11,7 @@ Runtime lacks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,6 +73,7 @@ from simipu.operators import Rounding, operator_of
 from simipu.operators.entry import GraphContext
 from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.placement import has_placement, strip_placement
+from simipu.saturation import products_saturate
 
 OLDEST_OPSET = 11
 """First opset in which Clip, Pad and Slice, which the rounding uses, take tensors."""
@@ -86,22 +87,26 @@ def lower(
     numerics: Numerics | None,
     inferred: onnx.ModelProto | None = None,
     kernels: KernelUse = KernelUse.NONE,
+    *,
+    portable: bool = False,
 ) -> onnx.ModelProto:
     """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics`
     one that rounds nowhere on the way. Operators with a replacement in the operator table are
     replaced.
 
-    `inferred` is the result of `infer_shapes` for the model, if already known.
+    `inferred` is the result of `infer_shapes` for the model, if already known. `portable`: other
+    machines than this one compute the graph, too.
 
     Graph inputs and outputs keep their names and types; places are removed. A model with nothing to
     replace is returned unchanged. Narrow initializers without data (constants and device variables)
     become fp32 ones, except those that `kernels` read as halves or bytes. Raises LoadError before
     opset 11.
     """
-    lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
+    saturates = (lambda: True) if portable else products_saturate
+    lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels, saturates)
     if (expanded := lowering.expand_recurrences(model)) is not None:
         model = expanded
-        lowering = _Lowering.of(infer_shapes(model), numerics, kernels)
+        lowering = _Lowering.of(infer_shapes(model), numerics, kernels, saturates)
     version = find_opset(model, OLDEST_OPSET)
     around = lowering.context(version)
     has_bodies = needs_bodies(model.graph, around)
@@ -143,6 +148,7 @@ class _Lowering:
 
     numerics: Numerics | None
     kernels: KernelUse = KernelUse.NONE
+    saturates: Callable[[], bool] = products_saturate
     halves: set[str] = field(default_factory=set)
     quarters: dict[str, QuarterFormat] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -167,9 +173,12 @@ class _Lowering:
 
     @staticmethod
     def of(
-        inferred: onnx.ModelProto, numerics: Numerics | None, kernels: KernelUse = KernelUse.NONE
+        inferred: onnx.ModelProto,
+        numerics: Numerics | None,
+        kernels: KernelUse,
+        saturates: Callable[[], bool],
     ) -> _Lowering:
-        found = _Lowering(numerics, kernels, constants=find_constants(inferred.graph))
+        found = _Lowering(numerics, kernels, saturates, constants=find_constants(inferred.graph))
         found._collect(inferred.graph)
         if found.has_kernels:
             found.codes = find_codes(inferred.graph, found.quarters, found._takes_codes)
@@ -323,7 +332,14 @@ class _Lowering:
     def context(self, version: int) -> GraphContext:
         """Return the facts for bodies and guards; the graph has opset `version`."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
-        return GraphContext(version, ranks, self.shapes, self.types, constants=self.constants)
+        return GraphContext(
+            version,
+            ranks,
+            self.shapes,
+            self.types,
+            constants=self.constants,
+            saturates=self.saturates,
+        )
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())

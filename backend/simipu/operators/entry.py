@@ -35,6 +35,8 @@ class GraphContext:
     """Nodes of the node's own graph, by the names of their results."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
     """Constants whose data the graph itself holds."""
+    saturates: Callable[[], bool] = bool
+    """Whether products of uint8 and int8 saturate where the graph is computed; asked if needed."""
 
 
 Body = Callable[[Chain, onnx.NodeProto, GraphContext], None]

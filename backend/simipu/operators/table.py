@@ -29,6 +29,7 @@ from simipu.operators.ranges import narrow_input
 from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
 from simipu.operators.rules.places import Rule
+from simipu.operators.signed_operands import dequantized, signed_operand
 
 IPU_COPY = "IpuCopy"
 """Our own operator, with its name in PopART, which copies a tensor to another IPU."""
@@ -51,6 +52,8 @@ _CONVERTED = Elementwise(InnerLoop(16, 4), InnerLoop(16, 4))
 _WIDENED = Elementwise(InnerLoop(9, 4), InnerLoop(9, 4))
 
 
+_BOTH_SCALED = signed_operand(3, zero_point=5, other=0)
+"""Guard of products with a scale and a zero point behind each operand."""
 _MAX_INPUTS = 100
 """Upper bound on the number of inputs of a node with any number of inputs."""
 _REGIONS = "its regions are numbered over the whole batch"
@@ -164,7 +167,13 @@ _ELEMENTWISE = {
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
     **_family("Cast", rows.elementwise, ew.cast, guard=guards.cast),
     **_family("QuantizeLinear", rows.quantize, composite.scaled(_CONVERTED), apart=(1, 2)),
-    **_family("DequantizeLinear", rows.quantize, composite.scaled(_WIDENED), apart=(1, 2)),
+    **_family(
+        "DequantizeLinear",
+        rows.quantize,
+        composite.scaled(_WIDENED),
+        apart=(1, 2),
+        guard=dequantized,
+    ),
     **_family(
         "DynamicQuantizeLinear",
         whole_batch="its scale comes of the values of the whole batch",
@@ -203,6 +212,8 @@ _PRODUCTS = {
         composite.WIDENED_CONVOLUTION,
         counts.convolution,
         (1, 2, 3),
+        # ONNX Runtime multiplies filters by windows, not windows by filters.
+        guard=signed_operand(0, zero_point=2, other=1),
     ),
     **_product(
         "QLinearConv",
@@ -210,15 +221,26 @@ _PRODUCTS = {
         composite.SCALED_CONVOLUTION,
         counts.convolution,
         range(1, 9),
+        guard=_BOTH_SCALED,
     ),
     **_product(
         "DeformConv", rows.leading_axes(0, 2, 4), composite.deformed, counts.convolution, (1, 3)
     ),
     **_product(
-        "MatMulInteger", rows.integer_matmul, composite.WIDENED_MATMUL, counts.matmul, range(4)
+        "MatMulInteger",
+        rows.integer_matmul,
+        composite.WIDENED_MATMUL,
+        counts.matmul,
+        range(4),
+        guard=signed_operand(1, zero_point=3, other=0),
     ),
     **_product(
-        "QLinearMatMul", rows.quantized_matmul, composite.SCALED_MATMUL, counts.matmul, range(1, 8)
+        "QLinearMatMul",
+        rows.quantized_matmul,
+        composite.SCALED_MATMUL,
+        counts.matmul,
+        range(1, 8),
+        guard=_BOTH_SCALED,
     ),
     **_product("Einsum", rows.einsum, composite.einsum, counts.einsum, range(_MAX_INPUTS)),
     **_family("Attention", rows.attention, composite.attention, apart=(3,), unchecked_input=6),
