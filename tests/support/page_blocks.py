@@ -64,6 +64,7 @@ class Block:
         (folder / file).write_text(move_ports(self.code, ports))
         done = _run(command, folder, environment)
         assert done.returncode == 0, f"{self.name}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        assert '{"error":' not in done.stdout, f"{self.name}: {done.stdout[-2000:]}"
         for expected in self.expected():
             pieces = map(re.escape, re.split(r"\.\.\.", expected))
             assert re.search(".*".join(pieces), done.stdout), f"{self.name}: {done.stdout[-2000:]}"
