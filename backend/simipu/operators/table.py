@@ -30,6 +30,7 @@ from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
 from simipu.operators.rules.places import Rule
 from simipu.operators.signed_operands import dequantized, signed_operand
+from simipu.operators.windows import window_fault
 
 IPU_COPY = "IpuCopy"
 """Our own operator, with its name in PopART, which copies a tensor to another IPU."""
@@ -196,7 +197,13 @@ _PRODUCTS = {
         "Gemm", rows.gemm, products.gemm, counts.gemm, (1,), PRODUCT, reads_mapped_weights=True
     ),
     **_product(
-        "Conv", rows.grouped("group"), products.convolution, counts.convolution, (1, 2), PRODUCT
+        "Conv",
+        rows.grouped("group"),
+        products.convolution,
+        counts.convolution,
+        (1, 2),
+        PRODUCT,
+        fault=window_fault(filters=1),
     ),
     **_product(
         "ConvTranspose",
@@ -214,6 +221,7 @@ _PRODUCTS = {
         (1, 2, 3),
         # ONNX Runtime multiplies filters by windows, not windows by filters.
         guard=signed_operand(0, zero_point=2, other=1),
+        fault=window_fault(filters=1),
     ),
     **_product(
         "QLinearConv",
@@ -222,6 +230,7 @@ _PRODUCTS = {
         counts.convolution,
         range(1, 9),
         guard=_BOTH_SCALED,
+        fault=window_fault(filters=3),
     ),
     **_product(
         "DeformConv", rows.leading_axes(0, 2, 4), composite.deformed, counts.convolution, (1, 3)
@@ -276,9 +285,19 @@ _REDUCING = {
         reducing.norm,
         condition="`axes` must be given",
     ),
-    **_family("AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.pool),
-    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.pool, guard=extremes.pool),
-    **_family("LpPool", rows.pool, reducing.pool, count=counts.pool),
+    **_family(
+        "AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.pool, fault=window_fault()
+    ),
+    **_family(
+        "MaxPool",
+        rows.pool,
+        reducing.pool,
+        EXACT,
+        count=counts.pool,
+        guard=extremes.pool,
+        fault=window_fault(),
+    ),
+    **_family("LpPool", rows.pool, reducing.pool, count=counts.pool, fault=window_fault()),
     **_family("GlobalAveragePool", rows.pool, reducing.reduction, BOUNDED),
     **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT, guard=extremes.pool),
     **_family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21),

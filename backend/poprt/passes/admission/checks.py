@@ -211,7 +211,8 @@ class CheckDemand(ImmutablePass):
 
 @register("check_chip_operators", stage=Stage.CHECKS, is_ours=True)
 class CheckChipOperators(ImmutablePass):
-    """Reject nodes of the chip's own operators with invalid shapes or attributes."""
+    """Reject nodes of the chip's own operators with invalid shapes or attributes, and inputs that
+    are shorter than a window."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the nodes. Raise CompileError at the first invalid one."""
@@ -291,6 +292,13 @@ def _check_result(
         )
     _check_type(f"node {describe_node(node)}: output {name!r}", value.type)
     tensor = value.type.tensor_type
+    sizes = [dim.dim_value for dim in tensor.shape.dim]
+    if min(sizes, default=0) < 0:
+        raise CompileError(
+            f"node {describe_node(node)}: its output {_given_name(graph, name)!r} would have shape "
+            f"{sizes}: its pads cut off more than there is; give the model a larger input "
+            "(--input_shape)"
+        )
     if not tensor.HasField("shape") or not all(
         dim.HasField("dim_value") for dim in tensor.shape.dim
     ):

@@ -299,3 +299,40 @@ def test_shapes_written_are_those_inside_bodies_too():
     changed = get_pass("shape_inference")(model)
     assert get_shape(changed.graph.node[0].attribute[0].g, "i") == [2, 3]
     assert get_shape(changed.graph, "y") == [2, 3]
+
+
+FILTERS = {"w": np.ones((3, 1, 5), np.float32), "up": np.ones((1, 3, 5), np.float32)}
+SHORT = {
+    "Conv": ("x w", {}, "its window has 5 elements along axis 2, its input only 4"),
+    "Conv with pads": (
+        "x w",
+        {"pads": [1, 1], "dilations": [2]},
+        "its window has 9 elements along axis 2, its input only 4, and 6 with pads",
+    ),
+    "MaxPool": ("x", {"kernel_shape": [5]}, "its window has 5 elements"),
+    "AveragePool": ("x", {"kernel_shape": [5]}, "its window has 5 elements"),
+    "LpPool": ("x", {"kernel_shape": [5]}, "its window has 5 elements"),
+    "ConvTranspose": ("x up", {"pads": [9, 9]}, r"output 'y' would have shape \[2, 3, -10\]"),
+    "Pad": ("x cut", {}, r"output 'y' would have shape \[2, 1, -2\]"),
+}
+"""Nodes whose input of 4 elements is too short: inputs, attributes, and what is said."""
+
+
+def short_model(case, length=4):
+    inputs, attributes, _ = SHORT[case]
+    weights = {**FILTERS, "cut": np.array([0, 0, -3, 0, 0, -3], np.int64)}
+    held = {name: value for name, value in weights.items() if name in inputs.split()}
+    model = make_model(
+        [node(case.split()[0], inputs, **attributes)],
+        {"x": (F, [2, 1, length])},
+        {"y": (F, ["a", "b", "c"])},
+        held,
+    )
+    return Converter().convert(model)
+
+
+@pytest.mark.parametrize("case", SHORT)
+def test_an_input_that_is_too_short_for_its_node_is_named(case):
+    with pytest.raises(CompileError, match=rf"node 'y' \({case.split()[0]}\): .*{SHORT[case][2]}"):
+        Compiler.compile(short_model(case), None, CompilerOptions())
+    Compiler.compile(short_model(case, 20), None, CompilerOptions())

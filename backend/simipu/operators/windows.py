@@ -1,0 +1,51 @@
+"""Faults of nodes with a window: an input that is shorter than the window. Shape inference reports
+none, and ONNX Runtime only in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnxgraph import attribute
+
+from simipu.operators.entry import Fault, Shapes
+
+_LEADING = 2
+"""Axes of a filter or an input before those that a window slides along."""
+
+
+def window_fault(filters: int | None = None) -> Fault:
+    """Return a check of nodes whose window is the input number `filters`, or `kernel_shape` of the
+    node."""
+
+    def find(node: onnx.NodeProto, shapes: Shapes) -> str:
+        given = shapes[0] if shapes else None
+        told = tuple(attribute(node, "kernel_shape", ()))
+        held = shapes[filters] if filters is not None and filters < len(shapes) else None
+        kernel = told or (held or ())[_LEADING:]
+        if given is None or len(given) != len(kernel) + _LEADING or 0 in given:
+            return ""
+        return _compare(node, given[_LEADING:], kernel)
+
+    return find
+
+
+def _compare(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> str:
+    rank = len(sizes)
+    is_padded = attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
+    if is_padded or attribute(node, "ceil_mode", 0):
+        return ""
+    pads = tuple(attribute(node, "pads", ())) or (0,) * (2 * rank)
+    dilations = tuple(attribute(node, "dilations", ())) or (1,) * rank
+    if len(pads) != 2 * rank or len(dilations) != rank:
+        return ""
+    for axis in range(rank):
+        padded = sizes[axis] + pads[axis] + pads[axis + rank]
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        if padded < window:
+            pads_too = f", and {padded} with pads" if padded != sizes[axis] else ""
+            return (
+                f"its window has {window} elements along axis {axis + _LEADING}, its input only "
+                f"{sizes[axis]}{pads_too}; give the model a longer input (--input_shape)"
+            )
+    return ""
