@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import torch
 
+from popef._tools.console import quieted
 from poptorch import (
     bodies,
     cpu_tensors,
@@ -310,13 +311,7 @@ def _unchecked_distributions() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hide what torch's exporters print and warn of: users cannot act on it."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"torch|onnxscript|contextlib|copyreg")
-            warnings.filterwarnings("ignore", message=".*assigned during export.*")
-            yield
-    finally:
-        logger.setLevel(level)
+    with quieted("torch", logging.CRITICAL), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch|onnxscript|contextlib|copyreg")
+        warnings.filterwarnings("ignore", message=".*assigned during export.*")
+        yield

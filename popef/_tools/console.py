@@ -215,6 +215,19 @@ class LineFormatter(logging.Formatter):
         return f"{self._program}: {record.levelname.lower()}: {escape(record.getMessage())}"
 
 
+@contextmanager
+def quieted(name: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Log nothing below `level` to the logger `name` during the with statement: work whose outcome
+    is told in another way."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 class Progress:
     """Progress line on stderr; disabled if stderr is not a terminal. Threads may share it."""
 

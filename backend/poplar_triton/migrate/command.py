@@ -12,14 +12,14 @@ from poprt.cli import LIMITS, supervised
 from poprt.terminal import cell, make_console
 
 from popef._tools.arguments import Parser
-from popef._tools.console import UsageError, naming, print_line
+from popef._tools.console import UsageError, naming, print_line, quieted
 from popef._tools.text import escape
 from poplar_triton.errors import MigrationError
 from poplar_triton.migrate.check import Checked, check_repository
 from poplar_triton.migrate.graphs import Graphs
 from poplar_triton.migrate.output import encode, make_report, print_all
 from poplar_triton.migrate.repository import find_models
-from poplar_triton.migrate.verdicts import Judged, judge_all, quiet
+from poplar_triton.migrate.verdicts import Judged, judge_all
 from poplar_triton.migrate.writing import check_output, write_repository
 
 EXAMPLES = (
@@ -75,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         check_output(options.write, repository)
     graphs = Graphs(options.graphs or [repository])
     checked: list[Checked] = []
-    with quiet(), tempfile.TemporaryDirectory(prefix="poplar-migrate-") as scratch:
+    with quieted("triton_poplar"), tempfile.TemporaryDirectory(prefix="poplar-migrate-") as scratch:
         models = find_models(repository)
         judged = judge_all(models, graphs, Path(scratch), len(os.sched_getaffinity(0)))
         if not judged:

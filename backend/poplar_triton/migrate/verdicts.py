@@ -3,10 +3,8 @@ needs a graph. What is said to run was loaded, in a child process with limits.""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -144,18 +142,6 @@ def open_with(found: Found, graph: Path) -> ModelState:
     parameters = {**given, PARAMETER: {"string_value": str(graph.absolute())}}
     config = {"name": found.name, **found.config, "parameters": parameters}
     return open_state(config, found.version_folder)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the log free of what the table says of each model."""
-    logger = logging.getLogger("triton_poplar")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _fits(session: Session) -> bool | None:

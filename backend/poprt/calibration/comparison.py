@@ -17,6 +17,7 @@ from simipu import CompileError, LoadError, RunError
 from simipu.numerics import HALF_MAX
 
 from popef._tools.arrays import Array
+from popef._tools.console import quieted
 from poprt.calibration.sides import Feeds, Renarrow, Side
 
 T = TypeVar("T")
@@ -249,7 +250,9 @@ def explain(
     told = f"They first differ at {named}"
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
-    mended = _mend(whole, feeds, outputs, renarrow, divergences, search_seconds)
+    # The options of these conversions are not the user's.
+    with quieted("poprt"):
+        mended = _mend(whole, feeds, outputs, renarrow, divergences, search_seconds)
     if mended is None:
         return (
             f"{told}. No choice of operators kept in float was found that fixes it; keep the "

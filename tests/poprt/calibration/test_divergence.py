@@ -1,6 +1,7 @@
 """Tests of where half and float results first differ: the nodes, and the cause reported for
 each."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from poprt.calibration import comparison
 from poprt.calibration.comparison import explain, find_divergences
+from simipu import CompileError
 
 F = TensorProto.FLOAT
 
@@ -173,3 +175,19 @@ def test_without_a_way_to_mend_it_the_first_three_are_named_and_the_option():
     assert told.endswith("Keep such operators in float with fp16_skip_op_types")
     same = dict.fromkeys(half, alike)
     assert explain(*sides(model, same, same), {}, [], None).startswith("No single node causes it")
+
+
+def test_the_search_does_not_warn_of_options_that_nobody_gave(caplog):
+    model, asked = chain("Neg", "Abs"), []
+
+    def renarrow(types):
+        asked.append(types)
+        logging.getLogger("poprt").warning("fp16_skip_op_types: the model has no operator Cast")
+        raise CompileError("no more")
+
+    half, whole = sides(model, {"t0": ONES, "t1": [3, 1, 1, 1]}, {"t0": ONES, "t1": ONES})
+    assert "No choice of operators" in explain(half, whole, {}, [], renarrow)
+    assert asked
+    assert not caplog.messages
+    logging.getLogger("poprt").warning("afterwards")
+    assert caplog.messages == ["afterwards"]
