@@ -15,7 +15,6 @@ import onnx
 from onnxgraph import ModelWriter, find_opset, write_with_data
 from poprt.cli import LIMITS, supervised
 from poprt.triton import encode_config, make_scratch_folder
-from simipu.numerics import QUARTERS
 
 from popef._tools.arguments import Parser, positive
 from popef._tools.console import UsageError, naming, print_line
@@ -133,6 +132,12 @@ def _export(options: argparse.Namespace, source: Source, scratch: Path) -> Expor
     if to != ONNX:
         settings = make_settings(source, output.name, to, options.max_batch_size)
         done.left_out, done.notes = settings.left_out, settings.notes
+    if to == OPENVINO and options.numerics == EXACT and source.is_narrow:
+        raise ExportError(
+            f"model {source.name!r} computes in half or fp8, and OpenVINO leaves out the graph's "
+            f"roundings to them: expected --numerics {FAST}, or --to {ONNXRUNTIME} for the chip's "
+            "answers"
+        )
     domains = (ORT_DOMAIN,) if to == ONNXRUNTIME else ()
     model = make_exported(source, options.numerics, domains)
     name = output.name if to == ONNX else "model.onnx"
@@ -150,19 +155,12 @@ def _export(options: argparse.Namespace, source: Source, scratch: Path) -> Expor
     _place(scratch, folder, files, done)
     if settings is not None:
         _place_settings(settings, scratch, output, done)
-    if options.numerics == FAST and _is_narrow(source):
+    if options.numerics == FAST and source.is_narrow:
         done.notes.append(
             "the model computes in half or fp8 on the chip, and the exported graph in fp32: its "
             "answers lack the chip's rounding; --numerics exact has it"
         )
     return done
-
-
-def _is_narrow(source: Source) -> bool:
-    graph = onnx.load_model_from_string(source.program.graph).graph
-    kinds = {tensor.data_type for tensor in graph.initializer}
-    kinds |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
-    return bool(kinds & {onnx.TensorProto.FLOAT16, *QUARTERS})
 
 
 def _write_onnx(model: onnx.ModelProto, folder: Path, name: str) -> dict[str, str]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 from google.protobuf.json_format import MessageToDict, ParseDict
 from model_runtime import Session
 from poprt.triton import ModelConfig, new_config, read_config
 from simipu import Program, Stream
+from simipu.numerics import QUARTERS
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.sessions import load_session
 
@@ -65,6 +67,14 @@ class Source:
     def is_open(self) -> bool:
         """Whether the graph computes any number of rows."""
         return bool(self.program.batch_size) and self.program.row_independent
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the model has tensors of half or fp8."""
+        graph = onnx.load_model_from_string(self.program.graph).graph
+        kinds = {tensor.data_type for tensor in graph.initializer}
+        kinds |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+        return bool(kinds & {onnx.TensorProto.FLOAT16, *QUARTERS})
 
     @property
     def parameters(self) -> dict[str, str]:

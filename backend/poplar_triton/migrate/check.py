@@ -146,7 +146,7 @@ def _check_model(client: httpclient.InferenceServerClient, folder: Path) -> Iter
     except _ERRORS as error:
         yield Checked(name, 0, "", f"not compared: {error}", False)
         return
-    limit = HALF_TOLERANCE if _has_halves(source) else FLOAT_LIMIT
+    limit = HALF_TOLERANCE if _is_half(source) else FLOAT_LIMIT
     groups: dict[tuple[str, int], list[dict[str, Array]]] = {}
     for request in requests:
         rows = _count_request_rows(source, request)
@@ -186,13 +186,9 @@ def _compare_all(
     return "answered" if reference is None else f"right, within {worst:.1g}"
 
 
-def _has_halves(source: Source) -> bool:
-    kinds = {
-        tensor.data_type
-        for tensor in onnx.load_model_from_string(source.program.graph).graph.initializer
-    }
+def _is_half(source: Source) -> bool:
     streams = {np.dtype(port.stream.dtype) for port in (*source.inputs, *source.outputs)}
-    return onnx.TensorProto.FLOAT16 in kinds or np.dtype(np.float16) in streams
+    return source.is_narrow or np.dtype(np.float16) in streams
 
 
 def _count_request_rows(source: Source, request: Mapping[str, Array]) -> int:

@@ -366,3 +366,13 @@ def test_wrong_paths_are_named(arguments, said, tmp_path, monkeypatch, capsys):
     assert export(*arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_the_roundings_of_half_are_not_given_to_openvino(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command.openvino, "import_openvino", lambda: None)
+    half = write_model(tmp_path / "half", linear_model(), precision="fp16")
+    options = ("--to", "openvino", "--numerics", "exact")
+    assert export(half, tmp_path / "out", *options) == 1
+    told = capsys.readouterr().err
+    assert "--numerics fast, or --to onnxruntime" in told
+    assert not (tmp_path / "out").exists()
