@@ -43,7 +43,7 @@ from simipu.operators import CHIP_DOMAIN, TYPED
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
-from poprt.passes.precision.overflowing import find_overflowing
+from poprt.passes.precision.overflowing import find_overflowing, find_unscaled
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.views import find_schema
 
@@ -242,7 +242,7 @@ class FloatToHalf(Pass):
             find_opset(model),
             self._skip_op_types,
             self._skip_op_names,
-            find_overflowing(inferred) if self._avoids else frozenset(),
+            find_unscaled(inferred) | (find_overflowing(inferred) if self._avoids else frozenset()),
             frozenset(iter_defined(model.graph)),
         )
         self._conversion.floats.difference_update(self._conversion.find_staying(model.graph))
@@ -301,7 +301,7 @@ class FloatToHalf(Pass):
     ) -> list[onnx.NodeProto]:
         """Return the nodes that replace a node. `float_names` maps half tensors to their float
         twins, if any."""
-        if node.op_type == "Cast":
+        if node.op_type == "Cast" and node.output[0] not in self._conversion.overflowing:
             if node.output[0] in self._conversion.floats:
                 _retype_attribute(node, "to")
             return [node]
@@ -370,7 +370,7 @@ class _Conversion:
     skip_op_types: Collection[str]
     skip_op_names: Collection[str]
     overflowing: Collection[str]
-    """Outputs of nodes that stay in float because they may overflow."""
+    """Outputs of nodes that stay in float because they may be beyond the range of half."""
     taken: Collection[str]
     """Names that the model uses."""
 

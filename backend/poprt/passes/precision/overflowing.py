@@ -1,4 +1,8 @@
-"""Detection of patterns that overflow in half, which float_to_half can leave in float.
+"""Detection of patterns that overflow in half.
+
+Sums of integer products, as in models with dynamically quantized weights, are in the hundreds of
+thousands before they are scaled: float_to_half always scales them in float (`find_unscaled`). Other
+patterns it leaves in float if it is asked to (`find_overflowing`).
 
 The real tool's own patterns are not public; these are ours. A pattern starts at an operator that
 makes large numbers from small ones:
@@ -19,7 +23,7 @@ includes it.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -31,6 +35,7 @@ from onnxgraph import (
     has_data,
     is_outlined,
     iter_bodies,
+    iter_graphs,
     read_array,
 )
 
@@ -61,7 +66,47 @@ _SETTLING = frozenset(
 )
 """Operators of such formulas that make a large number small again."""
 
+_INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
+"""The products of the standard whose result is an int32: facts of `find_unscaled` alone."""
 _Constants = ChainMap[str, TensorProto]
+
+
+def find_unscaled(graph: onnx.GraphProto) -> frozenset[str]:
+    """Return the outputs of the nodes that turn sums of integer products into floats and scale
+    them, in a graph and its bodies: the Casts, the products by scales, and those of two scales,
+    which may be too small for half."""
+    found: set[str] = set()
+    for each in iter_graphs(graph):
+        makers, users = find_makers(each), find_users(each)
+        sums = [n for node in each.node if node.op_type in _INTEGER_PRODUCTS for n in node.output]
+        seen = set(sums)
+        while sums:
+            for node in users.get(sums.pop(), ()):
+                if node.op_type in _MOVING and node.output[0] not in seen:
+                    seen.add(node.output[0])
+                    sums.append(node.output[0])
+                if node.op_type == "Cast":
+                    found.add(node.output[0])
+                    found |= _find_scaling(node.output[0], makers, users)
+    return frozenset(found)
+
+
+def _find_scaling(
+    name: str, makers: Mapping[str, onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
+) -> set[str]:
+    """Return the outputs of the products of a tensor, and of those that make the other factors."""
+    found = set()
+    for node in users.get(name, ()):
+        if node.op_type == "Mul":
+            found.add(node.output[0])
+            factors = [makers[factor] for factor in node.input if factor in makers]
+            found |= {factor.output[0] for factor in factors if factor.op_type == "Mul"}
+    return found
+
+
+_MOVING = frozenset("Add Flatten Identity Reshape Squeeze Sub Transpose Unsqueeze".split())
+"""Operators between an integer product and its Cast, that exporters write: the bias, and those that
+move. Facts of `find_unscaled` alone."""
 
 
 def find_overflowing(graph: onnx.GraphProto) -> frozenset[str]:
