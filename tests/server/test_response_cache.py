@@ -13,6 +13,7 @@ from poplar_triton.serving.installation import find_triton
 from poplar_triton.serving.server import TritonServer
 from sample_models import make_model
 from triton_clients import infer, send
+from waiting import PATIENCE_SECONDS
 
 CACHED = "response_cache { enable: true }"
 OUTPUTS = {"sum": np.add, "product": np.multiply, "difference": np.subtract}
@@ -76,7 +77,7 @@ def test_many_clients_that_ask_for_different_outputs_get_them(cached_server):
             outputs = [grpcclient.InferRequestedOutput(name) for name in subset]
             calls.append((inputs, subset, send(client, model, inputs, outputs=outputs)))
         for inputs, subset, call in calls:
-            answer = call.result(timeout=120)
+            answer = call.result(PATIENCE_SECONDS)
             for name in subset:
                 expected = OUTPUTS[name](inputs["a"], inputs["b"])
                 np.testing.assert_array_equal(answer[name], expected)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from triton_poplar import python_models, working_folder
+from triton_poplar import working_folder
 
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.options import make_variables_absolute
@@ -25,6 +25,8 @@ from poplar_triton.serving.options import make_variables_absolute
 LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
 STUB = "triton_python_backend_stub"
 PROGRAM = Path("bin", "tritonserver")
+_PYTHON_MODELS = Path(working_folder.__file__).with_name("python_models.py")
+"""Module that only stubs import: it needs numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ exec(compile(open({str(original)!r}, "rb").read(), {str(original)!r}, "exec"))
 _load({working_folder.__file__!r}).return_to_users_folder()
 import c_python_backend_utils as _native
 
-_load({python_models.__file__!r}).prepare(_native)
+_load({str(_PYTHON_MODELS)!r}).prepare(_native)
 '''
 
 
