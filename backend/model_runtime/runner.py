@@ -503,6 +503,8 @@ class ModelRunner:
             )
         batch = self._session.batch_size
         if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
+            for name, array in arrays.items():  # rows of another shape are the graver fault
+                self._request_flow.queues.inputQueue(name).check(array)
             raise ModelRuntimeError(
                 f"the request has batch size {rows}, which is not a multiple of the compiled "
                 f"{batch}; set batching_dim to 0 for requests of any size"

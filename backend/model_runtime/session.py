@@ -516,5 +516,9 @@ def read_model(paths: Path | Sequence[Path]) -> popef.Model:
     """Read the one model in some PopEF files."""
     reader = popef.Reader()
     for path in [paths] if isinstance(paths, (str, PathLike)) else paths:
-        reader.parseFile(path)
+        try:
+            reader.parseFile(path)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            told = f"{error.strerror}; expected a PopEF file, such as poprt --export_popef writes"
+            raise type(error)(error.errno, told, os.fspath(path)) from error
     return popef.ModelBuilder(reader).createModel()

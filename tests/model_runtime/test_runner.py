@@ -542,3 +542,21 @@ def test_a_runner_and_a_session_say_what_they_run(compile_popef, linear):
         for wrong in ([np.zeros((4, 4))], np.zeros((4, 4)), None):
             with pytest.raises(ModelRuntimeError, match="expected a dict of arrays by the names x"):
                 runner.execute(wrong)
+
+
+def test_rows_of_another_shape_are_told_before_their_number(linear, compile_popef):
+    with ModelRunner(compile_popef(linear)) as runner:
+        with pytest.raises(ModelRuntimeError, match=r"rows of shape \(4,\), .* shape \(1, 2\)"):
+            runner.execute({"x": np.ones((1, 2), np.float32)})
+        with pytest.raises(ModelRuntimeError, match="not a multiple of the compiled 4"):
+            runner.execute({"x": np.ones((1, 4), np.float32)})
+
+
+def test_a_path_without_a_popef_file_says_what_was_expected(tmp_path):
+    for path, error in (
+        (tmp_path / "none.popef", FileNotFoundError),
+        (tmp_path, IsADirectoryError),
+    ):
+        with pytest.raises(error, match="expected a PopEF file") as raised:
+            ModelRunner(path)
+        assert str(path) in str(raised.value)

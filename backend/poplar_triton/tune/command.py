@@ -22,12 +22,12 @@ from rich.table import Table
 from popef._tools.arguments import Parser, positive, whole_number
 from popef._tools.console import naming, print_line
 from popef._tools.staging import StagedFile
-from popef._tools.text import escape
+from popef._tools.text import escape, name_some
 from popef._tools.zero_requests import ZeroInput, make_inputs
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, ServerError
 from poplar_triton.profile.bulk import usable_cores
-from poplar_triton.serving.repository import MODEL_FILE
+from poplar_triton.serving.repository import MODEL_FILE, is_model_folder
 from poplar_triton.serving.server import TritonServer
 from poplar_triton.tune.candidates import (
     COLUMNS,
@@ -94,8 +94,11 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the table, and write the winner if asked to."""
     doctor.require()
     folder, file = options.model, options.model / MODEL_FILE
-    if not folder.is_dir():
-        raise CommandError(f"{escape(folder)}: expected a model folder, found none")
+    if not folder.is_dir() or not (is_model_folder(folder) or file.exists()):
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
+        named = [each.name for each in entries if each.is_dir() and is_model_folder(each)]
+        found = f"a repository; name one of its models: {name_some(named)}" if named else "none"
+        raise CommandError(f"{escape(folder)}: expected a model folder, found {found}")
     config = read_config(file) if file.exists() else new_config()
     config.name = config.name or folder.resolve().name
     if config.backend not in ("", "poplar"):

@@ -5,7 +5,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from google.protobuf import text_format
+from poplar_triton.cli import main
 from poplar_triton.errors import CommandError, ServerError
+from poplar_triton.tune import command
 from poplar_triton.tune.candidates import (
     ONNXRUNTIME,
     OPENVINO,
@@ -109,3 +111,14 @@ def test_clients_count_answers_and_stop_at_an_error(status):
                     measure(address, "m", inputs, 2, 0.05, 0.01)
         finally:
             server.shutdown()
+
+
+def test_a_repository_is_told_to_name_one_of_its_models(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command.doctor, "require", lambda: None)
+    for name in ("first", "second"):
+        (tmp_path / "models" / name / "1").mkdir(parents=True)
+    (tmp_path / "models" / "notes").mkdir()
+    assert main(["tune", str(tmp_path / "models")]) == 1
+    assert "a repository; name one of its models: first, second" in capsys.readouterr().err
+    assert main(["tune", str(tmp_path / "models" / "notes")]) == 1
+    assert "expected a model folder, found none" in capsys.readouterr().err

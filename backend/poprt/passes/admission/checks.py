@@ -60,6 +60,13 @@ _MAX_TOLD = 10
 """Maximum number of tensors that final_check names."""
 
 
+_ADVICE = {
+    "com.microsoft": ". ONNX Runtime's optimiser and quantizers write operators of com.microsoft: "
+    "compile the model from which they made this one (for 8-bit models: the one in float)"
+}
+"""What to do about operators of a domain."""
+
+
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before="admit")
 class CheckOperators(ImmutablePass):
     """Reject operators that are neither in the ONNX standard, nor supported operators of the chip,
@@ -77,6 +84,7 @@ class CheckOperators(ImmutablePass):
                     f"only operators of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
                     f"{', '.join(sorted(CHIP_OPERATORS))}, and those that "
                     "poprt.passes.register_op_body says or a --custom_ort_library has"
+                    f"{_ADVICE.get(node.domain, '')}"
                 )
             forms.check(node)
         return model

@@ -237,3 +237,13 @@ def test_an_operator_of_the_chip_stays_whole_where_another_is_taken_apart():
         unoptimised_session(each).run(None, feeds) for each in (model, lower(converted, None))
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_operators_of_onnx_runtime_come_with_the_advice_to_take_the_model_before_them():
+    node = helper.make_node("FusedMatMul", ["x", "x"], ["y"], domain="com.microsoft")
+    model = make_model(
+        [node], {"x": (TensorProto.FLOAT, [2, 2])}, {"y": (TensorProto.FLOAT, [2, 2])}, {}
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(CompileError, match="compile the model from which they made this one"):
+        Converter().convert(model)
