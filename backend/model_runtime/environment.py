@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from collections.abc import Mapping
+from contextlib import suppress
+
+from model_runtime.errors import ModelRuntimeError
+from popef._tools.variables import ENGINE_OPTIONS, RUNTIME_OPTIONS, read_options
 
 HOST_SYNC_TIMEOUT_SECONDS = 300.0
 """Default of Poplar's runtime option target.hostSyncTimeout, in seconds."""
-
-_log = logging.getLogger("model_runtime")
+_TIMEOUT = "target.hostSyncTimeout"
 
 
 def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
     """Return the maximum duration of one run.
 
-    It is `target.hostSyncTimeout` of the JSON object in POPLAR_RUNTIME_OPTIONS. A value that cannot
-    be read is logged, and the default is used.
+    It is `target.hostSyncTimeout` of the JSON object in POPLAR_RUNTIME_OPTIONS.
 
     Args:
         environ: the environment variables; None means those of this process.
@@ -25,22 +24,36 @@ def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float
     Returns:
         The duration in seconds.
 
+    Raises:
+        ModelRuntimeError: if the variable is no JSON object, or the value no positive number.
+
     Example:
         >>> import model_runtime
         >>> options = {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout": "20"}'}
         >>> model_runtime.host_sync_timeout_seconds(options)
         20.0
     """
-    text = (os.environ if environ is None else environ).get("POPLAR_RUNTIME_OPTIONS", "{}")
     try:
-        seconds = float(json.loads(text).get("target.hostSyncTimeout", HOST_SYNC_TIMEOUT_SECONDS))
-        if seconds > 0:
+        text = read_options(RUNTIME_OPTIONS, environ).get(_TIMEOUT, str(HOST_SYNC_TIMEOUT_SECONDS))
+    except ValueError as error:
+        raise ModelRuntimeError(str(error)) from error
+    with suppress(ValueError):
+        if (seconds := float(text)) > 0:
             return seconds
-    except (ValueError, TypeError, AttributeError):
-        pass
-    _log.warning(
-        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, '
-        "a positive number, found %r; the default counts",
-        text,
+    raise ModelRuntimeError(
+        f"{RUNTIME_OPTIONS}: {_TIMEOUT}: expected a positive number of seconds, found {text!r}"
     )
-    return HOST_SYNC_TIMEOUT_SECONDS
+
+
+def check_engine_options() -> None:
+    """Check POPLAR_ENGINE_OPTIONS, which Poplar reads for each engine.
+
+    Its options change what is compiled, and have no effect on an executable.
+
+    Raises:
+        ModelRuntimeError: if it is no JSON object of texts.
+    """
+    try:
+        read_options(ENGINE_OPTIONS)
+    except ValueError as error:
+        raise ModelRuntimeError(str(error)) from error

@@ -21,7 +21,7 @@ from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, Sim
 import popef
 from model_runtime.compiled_model import CompiledModel, RunCost, specialise
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
-from model_runtime.environment import host_sync_timeout_seconds
+from model_runtime.environment import check_engine_options, host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.predicate_factory.anchor_callbacks import AnchorCallbackPredicate
 from model_runtime.queues import QueueManager, TimeoutCallback
@@ -102,6 +102,7 @@ class Session(CompiledModel):
     def __init__(
         self, model: popef.Model | Path | Sequence[Path], config: SessionConfig | None = None
     ) -> None:
+        check_engine_options()
         self._config = config = config or SessionConfig()
         self._paths = resolve_paths(model)
         model = model if isinstance(model, popef.Model) else read_model(model)

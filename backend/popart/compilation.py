@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-from poprt import Compiler, CompilerOptions
-from poprt.compile import MAIN_PROGRAM, Executable, dry_run_executable
+from poprt import CompilerOptions
+from poprt.compile import MAIN_PROGRAM, Executable, compile_unreported, dry_run_executable
 from simipu import CompileError, Direction, OutOfMemoryError
 from simipu.errors import LoadTimeoutError
 
@@ -61,7 +61,7 @@ def compile_model(
     """
     chosen = make_compiler_options(options, device, batches_per_step, num_ipus)
     try:
-        return Compiled(chosen, Compiler.compile(model, list(anchors), chosen))
+        return Compiled(chosen, compile_unreported(model, list(anchors), chosen))
     except OutOfMemoryError as error:
         return Compiled(chosen, out_of_memory=error)
     except CompileError as error:
@@ -90,7 +90,7 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
         made = compiled.executable
         if made is not None and _returns(made, anchors) and dry_run_executable(made) is None:
             return made
-        return Compiler.compile(model, list(anchors), options)
+        return compile_unreported(model, list(anchors), options)
     except (CompileError, LoadTimeoutError) as error:
         raise popart_exception(str(error)) from error
 
@@ -124,7 +124,7 @@ def compile_replicas(
         compilation_progress_logger=None,
     )
     try:
-        return Compiler.compile(model, list(outputs), options)
+        return compile_unreported(model, list(outputs), options)
     except CompileError as error:
         raise popart_exception(str(error)) from error
 

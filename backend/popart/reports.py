@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import onnx
 import pva
 from onnx import helper
 from poprt import CompilerOptions
-from poprt.compile import MAIN_PROGRAM, Executable, profile_executable, summarize_executable
+from poprt.compile import (
+    MAIN_PROGRAM,
+    Executable,
+    find_report_folder,
+    profile_executable,
+    summarize_executable,
+    write_profiles,
+)
 from poprt.profiling import tiles_of
+from simipu import CompileError
 
 from popart.errors import popart_runtime_error
-
-ENGINE_VARIABLE: Final = "POPLAR_ENGINE_OPTIONS"
-"""Environment variable of the options of Poplar's engine."""
-_ASKING: Final = (
-    "autoReport.all",
-    "autoReport.outputGraphProfile",
-    "autoReport.outputExecutionProfile",
-)
-_DIRECTORY: Final = "autoReport.directory"
-_NESTED: Final = (dict, list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,50 +80,13 @@ def write_profile(
     Raises:
         popart_runtime_error: If POPLAR_ENGINE_OPTIONS is not valid, or a file cannot be written.
     """
-    engine = {**engine, **_read_variable()}
-    if not any(engine.get(asking) == "true" for asking in _ASKING):
-        return None
-    profile, *_ = profile_executable(executable, options, name, model)
-    folder = Path(engine.get(_DIRECTORY, "."), name)
-    texts = {
-        "profile.json": json.dumps(profile.as_json(), indent=2) + "\n",
-        "profile.pop": json.dumps(tiles_of(profile).as_json()),
-    }
-    for file, text in texts.items():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.joinpath(file).write_text(text)
-        except OSError as error:
-            raise popart_runtime_error(
-                f"the profile {folder / file} cannot be written: {error}"
-            ) from error
-    return folder
-
-
-def _read_variable() -> dict[str, str]:
-    """Return the options of the engine in the environment, which come before those of the model."""
-    text = os.environ.get(ENGINE_VARIABLE, "")
-    if not text:
-        return {}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _variable_error(text, "a JSON object", error) from error
-    if not isinstance(found, dict) or any(isinstance(each, _NESTED) for each in found.values()):
-        raise _variable_error(text, "a JSON object of texts")
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in found.items()
-    }
-
-
-def _variable_error(
-    text: str, expected: str, cause: Exception | None = None
-) -> popart_runtime_error:
-    why = f": {cause}" if cause else ""
-    return popart_runtime_error(
-        f"{ENGINE_VARIABLE}: expected {expected}, found {text[:100]!r}{why}"
-    )
+        folder = find_report_folder(engine, name)
+        if folder is not None:
+            write_profiles(folder, profile_executable(executable, options, name, model)[:1])
+    except CompileError as error:
+        raise popart_runtime_error(str(error)) from error
+    return folder
 
 
 def summarize(

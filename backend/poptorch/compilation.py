@@ -11,8 +11,8 @@ import onnx
 import popart
 from popart.compilation import Compiled, confirm, make_compiler_options
 from popart.ir_log import log_model
-from poprt import Compiler, CompilerOptions
-from poprt.compile import MAIN_PROGRAM, Executable
+from poprt import CompilerOptions
+from poprt.compile import MAIN_PROGRAM, Executable, compile_unreported
 from simipu import CompileError, OutOfMemoryError
 from simipu.placement import Place, place_nodes
 
@@ -112,14 +112,14 @@ def compile_model(
 
 def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOptions) -> Executable:
     """Compile a model, or take it from the cache unless the file there is another model's."""
-    made = Compiler.compile(captured.model, outputs, options)
+    made = compile_unreported(captured.model, outputs, options)
     if made.from_file:
         try:
             _check_streams(made, captured)
         except Error as error:
             logger.warning("%s is not used: %s", options.cache_path, error.message)
             options = replace(options, enable_engine_caching=False)
-            made = Compiler.compile(captured.model, outputs, options)
+            made = compile_unreported(captured.model, outputs, options)
         made.opaque_blobs.clear()
     return made
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from popart.reports import ENGINE_VARIABLE
 
+from popef._tools.variables import ENGINE_OPTIONS as ENGINE_VARIABLE
 from poptorch import config_files, enums, strategies
 from poptorch._logging import logger
 from poptorch.errors import ConfigFileError as ConfigFileError

@@ -93,14 +93,18 @@ def load_session(state: ModelState) -> Session:
 
 def make_graph_options(state: ModelState) -> GraphOptions:
     """Return the options that the model's parameters set for computing its graphs, with their
-    limits."""
+    limits. Raises ModelConfigError if the environment has none for a run."""
+    try:
+        limit_seconds = host_sync_timeout_seconds()
+    except ModelRuntimeError as error:
+        raise ModelConfigError(f"model {state.name!r}: {error}") from error
     parameters, start = state.parameters, state.backend.start
     # The child process of sim_isolation is the first that loads the files.
     limit = start.limit_first if parameters.sim_isolation == "process" else start.limit
     return GraphOptions(
         num_threads=state.num_threads,
         prepack=parameters.sim_prepack,
-        limit_seconds=host_sync_timeout_seconds(),
+        limit_seconds=limit_seconds,
         exact=parameters.sim_numerics == "exact",
         index_check=parameters.sim_index_check,
         libraries=tuple(

@@ -361,11 +361,20 @@ def test_a_stopped_session_runs_nothing(linear, compile_popef):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"target.hostSyncTimeout":"soon"}', '{"target.hostSyncTimeout":"-1"}', "{"]
+    "text", ["[]", '{"target.hostSyncTimeout":"soon"}', '{"target.hostSyncTimeout":"-1"}', "{"]
 )
-def test_bad_runtime_options_are_logged_and_the_default_counts(text, caplog):
-    assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": text}) == 300
-    assert "POPLAR_RUNTIME_OPTIONS: expected a JSON object" in caplog.text
+def test_bad_runtime_options_are_an_error_that_names_the_variable(text):
+    with pytest.raises(ModelRuntimeError, match=r"POPLAR_RUNTIME_OPTIONS: .*expected a "):
+        host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": text})
+    assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": ""}) == 300
+
+
+def test_bad_engine_options_are_an_error_of_a_session(linear, compile_popef, monkeypatch):
+    """Poplar reads them for each engine, also for that of an executable."""
+    file = compile_popef(linear)
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", "{'autoReport.all': 'true'}")
+    with pytest.raises(ModelRuntimeError, match="POPLAR_ENGINE_OPTIONS: expected a JSON object"):
+        Session(file)
 
 
 def test_the_host_sync_timeout_is_the_limit_of_a_run():

@@ -552,3 +552,15 @@ def test_instances_share_the_cores(folder):
     assert ModelState(make_config(instance_group=groups), folder).num_threads == 1
     assert ModelState(make_config(), folder).num_threads == cores
     assert ModelState(make_config(parameters={"sim_threads": "3"}), folder).num_threads == 3
+
+
+@pytest.mark.parametrize("variable", ["POPLAR_ENGINE_OPTIONS", "POPLAR_RUNTIME_OPTIONS"])
+def test_options_in_the_environment_that_are_none_are_an_error_at_load(
+    linear, compile_popef, monkeypatch, variable
+):
+    file = compile_popef(linear)
+    parameters = {"executable_path": {"string_value": str(file)}}
+    state = ModelState({"name": "m", "parameters": parameters}, file.parent)
+    monkeypatch.setenv(variable, "{'target.hostSyncTimeout': 5}")
+    with pytest.raises(ModelConfigError, match=f"{variable}: expected a JSON object"):
+        ModelInstanceState(state, "m_0_0")

@@ -26,6 +26,7 @@ from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_tf2onnx_parser
 from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
+from poprt.compile.engine_options import find_report_folder
 from poprt.compile.executable import Executable
 from poprt.compile.prepared import cost_options
 from poprt.frontend import Frontend, get_frontend
@@ -124,6 +125,8 @@ def _convert(
     options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
 ) -> None:
     compiling = options.export_popef or options.run_model or folder is not None
+    # First: conversion may take minutes.
+    report = find_report_folder(compiler_options.engine_options) if compiling else None
     given = options.fused or [options]
     found = [_convert_model(each, compiler_options, compiling) for each in given]
     converted, whole = found[0]
@@ -137,6 +140,8 @@ def _convert(
         precision = find_precision(found[0][0], options.precision)
         arithmetic = describe_arithmetic(precision, compiler_options.partials_type)
         _write(compiled, arithmetic, options, folder)
+    if report is not None:
+        print_line(f"wrote {report / 'profile.json'} and profile.pop")
     if options.show_profile:
         from poprt.profiling.table import print_profile
         from poprt.terminal import make_console

@@ -28,6 +28,11 @@ from simipu.placement import place_nodes, read_places
 
 from popef._tools.arrays import Array
 from poprt import pipeline
+from poprt.compile.engine_options import (
+    add_engine_variable,
+    find_report_folder,
+    write_profiles,
+)
 from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
 from poprt.compile.model_fusion import check_fusion, compile_fused, is_fused, split_models
 from poprt.compile.prepared import Compilation, cost_options
@@ -79,6 +84,9 @@ class Compiler:
         executable. With `enable_engine_caching` a cached executable is read instead of compiling
         again.
 
+        POPLAR_ENGINE_OPTIONS overrides `engine_options`. If `autoReport.all` or another such option
+        is true, `autoReport.directory`/inference gets profile.json and profile.pop, as modelled.
+
         Args:
             model: the model, its ONNX file or bytes.
             outputs: names of the outputs to keep; None keeps all.
@@ -95,41 +103,12 @@ class Compiler:
             CompileError: naming the node, its operator and the reason.
         """
         options = options or CompilerOptions()
-        options.check()
+        folder = find_report_folder(options.engine_options)
         loaded = read_model(model)
-        options = take_io_tiles(loaded, options)
-        missing = next(
-            (tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None
-        )
-        if missing is not None:
-            raise CompileError(
-                f"weight {missing!r} has no data; a model without its weights can be profiled, but "
-                "not compiled"
-            )
-        target = options.target()
-        check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
-        light, weights = extract_weights(
-            loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0
-        )
-        cache = EngineCache.of(options, light, weights, outputs, batch_axis)
-        if cache is not None and (found := cache.find()) is not None:
-            found.appendOpaqueBlobs(options.opaque_blobs)
-            return found
-        parts = split_models(light)
-        check_fusion(parts, outputs, options)
-        with (
-            holding_few_pages(),
-            remember_inferences(),
-            _progress(options, max(1, len(parts))) as on_step,
-        ):
-            kept = pipeline.PreparationOptions(outputs, options.only_ipu_operators)
-            passes = pipeline.preparation(kept)
-            parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
-            what = outputs, float_model, calibration_data
-            steps = Compilation(weights, target, options, batch_axis, on_step, *what)
-            compiled = compile_fused(steps, parts) if is_fused(loaded) else steps.compile(parts[0])
-        if cache is not None:
-            cache.keep(compiled)
+        how = batch_axis, float_model, calibration_data
+        compiled = compile_unreported(loaded, outputs, options, *how)
+        if folder is not None:
+            write_profiles(folder, profile_executable(compiled, options, "", loaded))
         return compiled
 
     @staticmethod
@@ -182,6 +161,53 @@ class Compiler:
         branches = compiled.executable.program(MAIN_PROGRAM).branches
         stem = Path(model).stem if isinstance(model, (str, Path)) and not branches else ""
         return summarize_executable(compiled, options, stem, loaded)
+
+
+def compile_unreported(
+    model: Model,
+    outputs: Collection[str] | None,
+    options: CompilerOptions,
+    batch_axis: int = 0,
+    float_model: onnx.ModelProto | None = None,
+    calibration_data: Mapping[str, Array] | None = None,
+) -> Executable:
+    """Compile a model as `Compiler.compile` does, without a profile: PopART and PopTorch write
+    their own."""
+    options = add_engine_variable(options)
+    options.check()
+    loaded = read_model(model)
+    options = take_io_tiles(loaded, options)
+    missing = next(
+        (tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None
+    )
+    if missing is not None:
+        raise CompileError(
+            f"weight {missing!r} has no data; a model without its weights can be profiled, but "
+            "not compiled"
+        )
+    target = options.target()
+    check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
+    light, weights = extract_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
+    cache = EngineCache.of(options, light, weights, outputs, batch_axis)
+    if cache is not None and (found := cache.find()) is not None:
+        found.appendOpaqueBlobs(options.opaque_blobs)
+        return found
+    parts = split_models(light)
+    check_fusion(parts, outputs, options)
+    with (
+        holding_few_pages(),
+        remember_inferences(),
+        _progress(options, max(1, len(parts))) as on_step,
+    ):
+        kept = pipeline.PreparationOptions(outputs, options.only_ipu_operators)
+        passes = pipeline.preparation(kept)
+        parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
+        what = outputs, float_model, calibration_data
+        steps = Compilation(weights, target, options, batch_axis, on_step, *what)
+        compiled = compile_fused(steps, parts) if is_fused(loaded) else steps.compile(parts[0])
+    if cache is not None:
+        cache.keep(compiled)
+    return compiled
 
 
 def profile_executable(
