@@ -2,8 +2,8 @@
 (names, shapes and types) for gRPC and REST alike, and the path of a request to its answer.
 
 Types are the model's. Whole numbers of 64 bits, which numpy makes by default, become the model's 32
-bits if every one fits. Nothing else is converted. A batch of single values may lack the axis of
-size 1 that Triton gives it.
+bits if every one fits. Nothing else is converted. A batch of single values may have or lack the
+axis of size 1 that Triton gives it.
 """
 
 from __future__ import annotations
@@ -143,6 +143,8 @@ def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int
         return given
     if wanted.shape == _ROWS_OF_ONE and len(given) == 1:
         return (*given, 1)
+    if wanted.num_ones and given[1:] == (1,) * wanted.num_ones:
+        return given[:1]
     raise refuse(
         f"input {name!r}: expected shape {list(wanted.shape)}"
         f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -34,6 +34,7 @@ from poplar_triton.tfserving.models import (
     State,
     TensorSpec,
     VersionStatus,
+    make_spec,
     refuse,
 )
 from poplar_triton.tfserving.settings import (
@@ -255,7 +256,8 @@ class ForwardedServable:
         request = service_pb2.ModelInferRequest(model_name=self.name, model_version=self._asked_as)
         for name, array in inputs.items():
             datatype = _DATATYPES[array.dtype]
-            request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+            shape = (*array.shape, *[1] * self.signature.inputs[name].num_ones)
+            request.inputs.add(name=name, datatype=datatype, shape=shape)
             request.raw_input_contents.append(_encode(array))
         for name in outputs:
             request.outputs.add(name=name)
@@ -270,7 +272,7 @@ class ForwardedServable:
             raise
         try:
             self.version = int(answer.model_version or self.version)
-            return dict(_decode_outputs(answer))
+            return dict(_decode_outputs(answer, self.signature.outputs))
         except (ValueError, KeyError, struct.error) as error:
             raise ServingError(
                 Code.INTERNAL,
@@ -353,14 +355,33 @@ def _read_status(entry: Any) -> VersionStatus:
 
 def _read_signature(metadata: Any, config: Any) -> Signature:
     """Return the signature of a model. Raises ServingError for a type that clients cannot send."""
+    inputs, outputs = (
+        {
+            tensor.name: _read_tensor(metadata.name, kind, tensor, scalars, config.max_batch_size)
+            for tensor in tensors
+        }
+        for kind, tensors, scalars in (
+            ("input", metadata.inputs, _find_scalars(config.input)),
+            ("output", metadata.outputs, _find_scalars(config.output)),
+        )
+    )
     return Signature(
-        {tensor.name: _read_tensor(metadata.name, "input", tensor) for tensor in metadata.inputs},
-        {tensor.name: _read_tensor(metadata.name, "output", tensor) for tensor in metadata.outputs},
+        inputs,
+        outputs,
         frozenset(tensor.name for tensor in config.input if tensor.optional),
     )
 
 
-def _read_tensor(model: str, kind: str, tensor: Any) -> TensorSpec:
+def _find_scalars(entries: Any) -> frozenset[str]:
+    """Return the names of the entries that have an empty reshape."""
+    return frozenset(
+        entry.name for entry in entries if entry.HasField("reshape") and not entry.reshape.shape
+    )
+
+
+def _read_tensor(
+    model: str, kind: str, tensor: Any, scalars: Container[str], max_batch_size: int
+) -> TensorSpec:
     dtype = _DTYPES.get(tensor.datatype)
     if dtype is None:
         raise ServingError(
@@ -368,7 +389,12 @@ def _read_tensor(model: str, kind: str, tensor: Any) -> TensorSpec:
             f"model {model!r}: expected {kind} {tensor.name!r} to be of type "
             f"{', '.join(_DTYPES)}; found {tensor.datatype}, which cannot be forwarded",
         )
-    return TensorSpec(dtype, tuple(tensor.shape))
+    return make_spec(
+        dtype,
+        tensor.shape,
+        is_batched=max_batch_size > 0,
+        is_scalar=tensor.name in scalars,
+    )
 
 
 def _encode(array: Array) -> bytes:
@@ -378,7 +404,7 @@ def _encode(array: Array) -> bytes:
     return bytes(serialize_byte_tensor(array).item()) if array.size else b""
 
 
-def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
+def _decode_outputs(answer: Any, known: Mapping[str, TensorSpec]) -> Iterator[tuple[str, Array]]:
     """Yield the outputs by name. Raises ValueError, KeyError or struct.error for an invalid
     response."""
     for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True):
@@ -388,4 +414,8 @@ def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
         flat = (
             deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
         )
-        yield output.name, flat.reshape(tuple(output.shape))
+        shape = tuple(output.shape)
+        num_ones = known[output.name].num_ones
+        if num_ones and shape[1:] == (1,) * num_ones:
+            shape = shape[:1]
+        yield output.name, flat.reshape(shape)

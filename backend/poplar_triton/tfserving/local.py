@@ -37,8 +37,8 @@ from poplar_triton.tfserving.models import (
     ServingError,
     Signature,
     State,
-    TensorSpec,
     VersionStatus,
+    make_spec,
     refuse,
 )
 from poplar_triton.tfserving.settings import (
@@ -156,8 +156,11 @@ def load(
     inputs, outputs = config.get("input", []), config.get("output", [])
     specs = [
         {
-            entry["name"]: TensorSpec(
-                tensors[entry["name"]].dtype, (*batched, *_sizes(entry["dims"]))
+            entry["name"]: make_spec(
+                tensors[entry["name"]].dtype,
+                (*batched, *_sizes(entry["dims"])),
+                is_batched=bool(batched),
+                is_scalar="reshape" in entry and not entry["reshape"].get("shape"),
             )
             for entry in entries
         }
@@ -174,7 +177,11 @@ def load(
             for entry in inputs
             if "reshape" in entry
         },
-        {entry["name"]: _sizes(entry["dims"]) for entry in outputs if "reshape" in entry},
+        {
+            entry["name"]: _sizes(entry["dims"])
+            for entry in outputs
+            if "reshape" in entry and not specs[1][entry["name"]].num_ones
+        },
         len(batched),
     )
 

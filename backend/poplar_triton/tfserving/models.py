@@ -113,6 +113,20 @@ class TensorSpec:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    num_ones: int = 0
+    """Number of axes of size 1 that Triton has behind this shape. A configuration with an empty
+    reshape says that the model has one number for each row: to TensorFlow its shape is (None,)."""
+
+
+def make_spec(
+    dtype: np.dtype[Any], shape: Sequence[int], *, is_batched: bool, is_scalar: bool
+) -> TensorSpec:
+    """Return the tensor of a configuration's entry. `shape` is Triton's, `is_scalar` says that the
+    entry has an empty reshape."""
+    rows = [*shape]
+    if is_batched and is_scalar and rows[1:] == [1] * (len(rows) - 1):
+        return TensorSpec(dtype, (rows[0],), len(rows) - 1)
+    return TensorSpec(dtype, tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 from certificates import make_certificate
@@ -22,12 +23,13 @@ from life_cycle_models import (
     scale_model,
     write_model,
 )
+from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from poplar_triton.tfserving.models import State
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import publish_version
 from ports import choose_ports
-from sample_models import TYPES, gather_model, types_model
+from sample_models import TYPES, gather_model, make_model, types_model
 from tfserving_clients import Client, refused
 from tfserving_server import TfServing
 from triton_clients import infer, read_metric
@@ -37,6 +39,19 @@ from waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.server
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=3")
 ALL = "version_policy { all {} }"
+
+
+def half_plus_two() -> onnx.ModelProto:
+    """Return TensorFlow Serving's own example: one number for each row."""
+    return make_model(
+        [
+            helper.make_node("Div", ["x", "two"], ["half"]),
+            helper.make_node("Add", ["half", "two"], ["y"]),
+        ],
+        {"x": (TensorProto.FLOAT, ["n"])},
+        {"y": (TensorProto.FLOAT, ["n"])},
+        {"two": np.float32(2)},
+    )
 
 
 def publish(folder: Path, factor: float) -> None:
@@ -52,6 +67,7 @@ def repository(tmp_path_factory) -> Path:
     exchange(repository / "versions" / "config.pbtxt", "instance_group", f"{ALL}\ninstance_group")
     write_model(repository / "gather", gather_model())
     write_model(repository / "types", types_model())
+    write_model(repository / "halves", half_plus_two())
     write_model(repository / "busy", scale_model(2), DELAY, ONE_BY_ONE, (BATCHING, QUEUE))
     write_model(repository / "broken", scale_model(2))
     (repository / "broken" / "1" / "executable.popef").write_bytes(b"no PopEF")
@@ -90,6 +106,12 @@ def answers_by(client: Client, factor: float, model: str = "versions", **choice)
     except grpc.RpcError:
         return False
     return bool(np.array_equal(answer["y"], make_rows(factor)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_one_number_for_each_row_is_a_vector(client, shape):
+    answer = client.predict("halves", {"x": np.float32([1, 2, 5]).reshape(shape)})
+    assert answer["y"].tolist() == [2.5, 3.0, 4.5]
 
 
 def test_values_of_all_types_are_those_of_triton(client, triton):

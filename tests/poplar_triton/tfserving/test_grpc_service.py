@@ -129,7 +129,7 @@ def count(server, line):
 
 def test_a_request_is_answered_with_the_outputs_and_the_version(client):
     found = client.predict("m", ROW)
-    assert (found["y"].tolist(), found["total"].tolist(), client.version) == ([[2, 4]], [[3]], 2)
+    assert (found["y"].tolist(), found["total"].tolist(), client.version) == ([[2, 4]], [3], 2)
     assert client.predict("m", ROW, ["total"]).keys() == {"total"}
     assert client.predict("m", ROW, version=1)["y"].tolist() == [[1, 2]]
     assert client.predict("m", ROW, version_label="stable")["y"].tolist() == [[1, 2]]

@@ -459,11 +459,11 @@ def test_single_values_of_a_batch_may_come_with_an_axis_or_without(write, open_m
     write(1, model=SUM)
     models = open_model()
     signature = models.find(ModelSpec("m"), CALL).signature
-    assert (signature.inputs["n"].shape, signature.outputs["total"].shape) == ((-1, 1), (-1, 1))
+    assert (signature.inputs["n"].shape, signature.outputs["total"].shape) == ((-1,), (-1,))
     inputs = {"x": np.ones((5, 3), np.float32), "n": np.arange(5, dtype=np.float32).reshape(shape)}
     found = ask(models, inputs)
-    assert found["total"].tolist() == [[3]] * 5
-    assert found["m"].ravel().tolist() == [0, -1, -2, -3, -4]
+    assert found["total"].tolist() == [3] * 5
+    assert found["m"].tolist() == [0, -1, -2, -3, -4]
     assert ask(models, inputs, ["m"]).keys() == {"m"}
 
 
@@ -559,3 +559,42 @@ def test_zeros_before_a_version_do_not_count(write, open_model):
     models = open_model(VersionPolicy(latest=None))
     assert states(models) == {7: State.AVAILABLE}
     assert factor(models) == 7
+
+
+CONFIGURED = """
+max_batch_size: 8
+input {{ name: "x" data_type: TYPE_FP32 dims: [3] }}
+input {{ name: "n" data_type: TYPE_FP32 dims: {dims} {reshape} }}
+output {{ name: "total" data_type: TYPE_FP32 dims: {dims} {reshape} }}
+output {{ name: "m" data_type: TYPE_FP32 dims: {dims} {reshape} }}
+"""
+
+
+@pytest.mark.parametrize("dims", ["[1]", "[1, 1]"])
+@pytest.mark.parametrize("reshape", ["reshape { }", "reshape { shape: [] }"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_an_empty_reshape_means_one_number_for_each_row(write, open_model, dims, reshape, rows):
+    """As of a TensorFlow signature of (None,); clients that send Triton's axes are served, too."""
+    write(1, model=SUM, config=CONFIGURED.format(dims=dims, reshape=reshape))
+    models = open_model()
+    signature = models.find(ModelSpec("m"), CALL).signature
+    shapes = [spec.shape for spec in (signature.inputs["n"], *signature.outputs.values())]
+    assert shapes == [(-1,)] * 3
+    numbers = np.arange(rows, dtype=np.float32)
+    for shape in ((rows,), (rows, *[1] * dims.count("1"))):
+        inputs = {"x": np.full((rows, 3), 2, np.float32), "n": numbers.reshape(shape)}
+        found = ask(models, inputs)
+        assert (found["total"].tolist(), found["m"].tolist()) == ([6] * rows, (-numbers).tolist())
+    with pytest.raises(ServingError, match=r"expected shape \[-1\]"):
+        ask(models, {"x": inputs["x"], "n": numbers.reshape(rows, 1).repeat(2, 1)})
+
+
+def test_one_value_that_is_no_scalar_of_the_model_keeps_its_axis(write, open_model):
+    write(1, model=COLUMN)
+    signature = open_model().find(ModelSpec("m"), CALL).signature
+    assert (signature.inputs["x"].shape, signature.outputs["y"].shape) == ((-1, 1), (-1, 1))
+
+
+COLUMN = make_model(
+    [helper.make_node("Neg", ["x"], ["y"])], {"x": (F, ["batch", 1])}, {"y": (F, ["batch", 1])}, {}
+)
