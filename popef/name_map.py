@@ -9,12 +9,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ._tools.text import escape, find_name_fault
+from ._tools.file_kinds import FileKind, explain
+from ._tools.text import decode_text, escape, find_name_fault
 from .errors import PopefError
 
 MAX_BYTES = 16 << 20
 """Maximum bytes of a name map; a map of 4096 anchors with names of maximum length has half of
 that."""
+_JSON = FileKind("JSON text", "")
 _ADVICE = "correct or remove the file"
 
 
@@ -26,7 +28,7 @@ def read_names(file: Path) -> dict[str, str]:
     """
     try:
         pairs = json.loads(
-            _read(file).decode(),
+            decode_text(_read(file)),
             object_pairs_hook=_Pairs,
             parse_int=_Number,
             parse_float=_Number,
@@ -35,7 +37,8 @@ def read_names(file: Path) -> dict[str, str]:
     except OSError as error:
         raise PopefError(f"name map {escape(file)}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise _error(file, f"expected a JSON object of strings, found {error}") from error
+        what = explain(file, _JSON)
+        raise _error(file, f"expected a JSON object of strings, found {error}{what}") from error
     if not isinstance(pairs, _Pairs):
         raise _error(file, f"expected a JSON object of strings, found {_describe(pairs)}")
     names: dict[str, str] = {}

@@ -31,7 +31,7 @@ from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
 from popef._tools.lazy import importing
-from popef._tools.text import escape
+from popef._tools.text import escape, name_file
 from popef._tools.version import __version__
 
 if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
@@ -55,7 +55,6 @@ MAX_FORWARDS = 16
 Triton then has in its cache."""
 ORPHANED_SECONDS = 3.0
 """Time for the stub to end by itself after its server has died."""
-
 
 log_to_stderr()
 
@@ -104,7 +103,9 @@ class TritonPythonModel:
         of PopEF files are read, in pure Python.
         """
         config = auto_complete_model_config.as_dict()
-        for name, value in complete_config(config, Path(pb_utils.get_model_dir())).items():
+        for name, value in complete_config(
+            config, Path(name_file(pb_utils.get_model_dir()))
+        ).items():
             config[name] = value
         return auto_complete_model_config
 
@@ -121,7 +122,7 @@ class TritonPythonModel:
             from triton_poplar.request import Request
 
         self._make_request = Request
-        version_folder = Path(args["model_repository"], args["model_version"])
+        version_folder = Path(name_file(args["model_repository"]), args["model_version"])
         on_gpu = args["model_instance_kind"] == "GPU"
         gpu = int(args["model_instance_device_id"]) if on_gpu else None
         self._state = ModelState(

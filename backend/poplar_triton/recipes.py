@@ -27,7 +27,7 @@ from simipu import SimIpuError, SimulatedExecutable
 
 import popef
 from popef._tools.child import make_module_command, run_program
-from popef._tools.text import escape, find_name_fault
+from popef._tools.text import decode_text, escape, find_name_fault
 from poplar_triton.errors import RecipeError
 
 TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license", "source")
@@ -79,7 +79,7 @@ def read_recipe(path: Path) -> Recipe:
     try:
         if path.stat().st_size > _MAX_RECIPE_BYTES:
             raise ValueError(f"it has more than {_MAX_RECIPE_BYTES} bytes")
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(decode_text(path.read_bytes()))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from popef._tools.text import decode_text
 from poptorch import enums, option_parts, strategies
 from poptorch.errors import ConfigFileError
 from poptorch.settings import OptionGroup
@@ -40,7 +41,11 @@ def load_options(options: Any, path: str) -> None:
     Raises:
         ConfigFileError: If a line is not a call of a setter with values that can be read.
     """
-    lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    try:
+        text = decode_text(Path(path).read_bytes())
+    except ValueError as error:
+        raise ConfigFileError(f"{path}: {error}") from error
+    lines = [line.strip() for line in text.splitlines()]
     commands = [f"options.{line}" for line in lines if line and not line.startswith("#")]
     reader = _Reader(options)
     calls = []

@@ -21,6 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
+from popef._tools.text import restore_characters
 from simipu import errors
 from simipu.accelerators import ChosenAccelerator
 from simipu.arenas import ARENAS
@@ -360,9 +361,9 @@ def _session_options(
     )
     session.add_session_config_entry("session.use_env_allocators", "1")
     if find_kernels().are_there:
-        session.register_custom_ops_library(str(LIBRARY))
+        session.register_custom_ops_library(restore_characters(str(LIBRARY)))
     for library in options.libraries:
-        session.register_custom_ops_library(library.path)
+        session.register_custom_ops_library(restore_characters(library.path))
     for name, value in weights.items():
         session.add_initializer(name, value)
     return session

@@ -4,12 +4,13 @@ of a kind."""
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 from popef._tools.line_queue import QueueHandler, describe_dropped
-from popef._tools.text import escape
+from popef._tools.text import escape, write_utf_8
 
 MIN_INTERVAL_SECONDS = 10.0
 """Minimum time between two log lines of a kind that clients can cause at will."""
@@ -26,6 +27,7 @@ class _LineFormatter(logging.Formatter):
 def log_to_stderr() -> None:
     """Log to stderr, which a process of the server shares with the server. A request that logs
     does not wait for the reader of the log."""
+    write_utf_8(sys.stderr)  # the locale of Triton's stub is C
     formatter = _LineFormatter("[poplar] %(message)s")
     logging.basicConfig(handlers=[QueueHandler(formatter, _describe_dropped)])
 

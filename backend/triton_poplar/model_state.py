@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import popef
 from popef._tools.file_state import FileState
+from popef._tools.text import name_file
 from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
@@ -325,6 +326,7 @@ class ModelState:
         """Return the file of that name, or None. A relative path is resolved against the version
         folder, then against the model folder."""
         # Not Path.is_file, which raises for a path that is too long.
+        name = name_file(name)
         return next(
             (folder / name for folder in self._folders() if os.path.isfile(folder / name)), None
         )

@@ -62,7 +62,7 @@ def parse_paths(text: str) -> str:
     """Check a path, or several separated by commas, and return the text. Each must be printable and
     no longer than the system allows."""
     if not text.strip() or any(
-        len(os.fsencode(path)) > MAX_PATH_BYTES or not path.isprintable()
+        len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES or not path.isprintable()
         for path in text.split(",")
     ):
         raise ValueError(

@@ -20,7 +20,7 @@ from ..errors import PopefError
 from .arguments import Parser
 from .interrupts import INTERRUPTED, is_asked, raising
 from .shortages import describe_last_line, name_limit
-from .text import escape
+from .text import escape, write_utf_8
 
 _PartT = TypeVar("_PartT")
 
@@ -50,8 +50,7 @@ def run(
     are printed before that line.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        write_utf_8(stream)
     options = argparse.Namespace()
 
     def command() -> int:

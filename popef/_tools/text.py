@@ -1,4 +1,5 @@
-"""Escaping of texts from outside: names and messages on their way to a terminal, a log or a file.
+"""Texts from outside: the escaping of names and messages on their way to a terminal, a log or a
+file, the encoding of text files, and of file names.
 
 This is the only place in the project that escapes. It also finds the name that a misspelt one
 probably stands for.
@@ -6,10 +7,14 @@ probably stands for.
 
 from __future__ import annotations
 
+import codecs
 import difflib
+import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 MAX_NAME_CHARACTERS = 1024
 """Maximum characters in the name of a tensor or a model; the longest known names of exported models
@@ -24,6 +29,63 @@ _SHELL_CHARACTERS = frozenset(" \t\n|&;()<>{}[]*?$`\\\"'")
 """Characters inside a word that a POSIX shell or bash reads as something else."""
 
 
+_UTF_16 = ((codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"))
+_FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
+_BYTES = re.compile(f"[{chr(_FIRST_BYTE)}-{chr(_LAST_BYTE)}]+")
+"""Code points by which Python writes bytes of a file name that it cannot decode (PEP 383)."""
+
+
+def decode_text(content: bytes) -> str:
+    """Return the text of a file in UTF-8. A byte-order mark, which some editors write, is skipped.
+
+    Raises ValueError, which says what the bytes are, for text in UTF-16 and for other bytes.
+    """
+    utf_16 = next((name for mark, name in _UTF_16 if content.startswith(mark)), None)
+    if utf_16 is None and content[:1] != content[1:2] and b"\0" in content[:2]:
+        utf_16 = "UTF-16 without a byte-order mark"
+    if utf_16:
+        raise ValueError(f"expected text in UTF-8, found {utf_16}; save the file as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"expected text in UTF-8, found the byte 0x{content[error.start]:02x} at {error.start} "
+            "that is none; save the file as UTF-8"
+        ) from None
+
+
+def restore_characters(text: str) -> str:
+    """Return a text in which bytes that Python could not decode are characters again, as far as
+    they are UTF-8.
+
+    Python cannot decode file names if its locale is C, as in Triton's stub, whatever the
+    environment says.
+    """
+    return _BYTES.sub(
+        lambda run: run[0].encode("ascii", "surrogateescape").decode("utf-8", "surrogateescape"),
+        text,
+    )
+
+
+def name_file(text: str) -> str:
+    """Return a file name as this process writes it, given its characters. The two differ only if
+    the locale of the process is C (`restore_characters`)."""
+    try:
+        return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return text
+
+
+def write_utf_8(stream: Any) -> None:
+    """Let a stream write characters that its encoding lacks. One in ASCII, which the locale C has,
+    gets UTF-8, as other programs print file names there: escapes could not be copied. A user who
+    asks for ASCII (PYTHONIOENCODING) gets escapes."""
+    if hasattr(stream, "reconfigure"):
+        is_ascii = codecs.lookup(stream.encoding or "ascii").name == "ascii"
+        is_ascii = is_ascii and "PYTHONIOENCODING" not in os.environ
+        stream.reconfigure(encoding="utf-8" if is_ascii else None, errors="backslashreplace")
+
+
 def escape(text: object, most: int = 10_000) -> str:
     """Return `str(text)` in one line without control characters, each written as in Python
     (`\\x1b`, `\\n`).
@@ -31,6 +93,8 @@ def escape(text: object, most: int = 10_000) -> str:
     A text longer than about `most` characters is shortened in the middle.
     """
     plain = str(text)
+    if not plain.isascii():
+        plain = restore_characters(plain)
     if len(plain) > most:
         plain = f"{plain[: most // 2]} [{len(plain) - most} characters] {plain[-(most // 2) :]}"
     if plain.isascii() and plain.isprintable():
@@ -85,6 +149,8 @@ def _is_unseen(character: str) -> bool:
 
 
 def _escape(character: str) -> str:
+    if _FIRST_BYTE <= ord(character) <= _LAST_BYTE:  # a byte of a name that is no UTF-8
+        return f"\\x{ord(character) & 0xFF:02x}"
     return character.encode("unicode_escape").decode("ascii")
 
 

@@ -7,7 +7,6 @@ inputs.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -27,6 +26,7 @@ from rich.text import Text
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from popef._tools.arrays import Array
+from popef.name_map import read_names
 
 from .. import recipes
 from ..errors import RecipeError
@@ -171,7 +171,7 @@ def run(
 def load_reference(model: str, repository: Path, cache: Path) -> Reference:
     """Load the original of a model, and fetch it first if it is not in the cache."""
     (recipe,) = recipes.read_recipes(repository, [model])
-    names = json.loads((recipe.directory / "1" / "name_map.json").read_text(encoding="utf-8"))
+    names = read_names(recipe.directory / "1" / "name_map.json")
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from popef._tools.text import escape, find_name_fault
+from popef._tools.text import decode_text, escape, find_name_fault
 from poplar_triton.errors import CommandError
 from poplar_triton.tfserving import config_pb2
 from poplar_triton.tfserving.settings import METRICS_PATH, ModelSource, ServerTls, VersionPolicy
@@ -118,7 +118,7 @@ def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
         raise _error(file, f"expected at most {MAX_BYTES} bytes, found more")
     expected = f"expected TensorFlow Serving's {message.DESCRIPTOR.name} in protobuf's text format"
     try:
-        return text_format.Parse(data.decode(), message)
+        return text_format.Parse(decode_text(data), message)
     except text_format.ParseError as error:
         line = error.GetLine()
         place = "" if line is None else f"line {line}: "

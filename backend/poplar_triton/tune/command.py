@@ -278,7 +278,7 @@ def _write(file: Path, config: ModelConfig) -> list[Path]:
     that may have some is kept beside it."""
     written = [file]
     with naming(file):
-        if file.exists() and "#" in file.read_text(encoding="utf-8"):
+        if file.exists() and b"#" in file.read_bytes():
             kept = file.with_name(f"{file.name}.before-tune")
             shutil.copy2(file, kept)
             written.append(kept)

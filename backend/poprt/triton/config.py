@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from simipu import CompileError
 
 import popef
-from popef._tools.text import escape
+from popef._tools.text import decode_text, escape
 from poprt.compile.executable import Executable
 
 BATCHES_PER_REQUEST = 1_000
@@ -158,7 +158,7 @@ def read_config(file: Path) -> ModelConfig:
             raise ValueError(f"more than {_MAX_BYTES} bytes")
         # Triton may be newer than tritonclient, with more fields.
         return text_format.Parse(
-            file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True
+            decode_text(file.read_bytes()), new_config(), allow_unknown_field=True
         )
     except (text_format.ParseError, ValueError, RecursionError) as error:
         text = f"{file}: expected a model configuration in protobuf's text format, found {error}"

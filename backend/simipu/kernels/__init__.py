@@ -16,6 +16,7 @@ from pathlib import Path
 
 import onnxruntime
 
+from popef._tools.text import restore_characters
 from simipu.errors import LoadError
 
 LIBRARY = Path(__file__).with_name("libsimipu.so")
@@ -81,7 +82,7 @@ def _load() -> Kernels:
         )
     try:
         library = ctypes.CDLL(str(LIBRARY))
-        onnxruntime.SessionOptions().register_custom_ops_library(str(LIBRARY))
+        onnxruntime.SessionOptions().register_custom_ops_library(restore_characters(str(LIBRARY)))
     except Exception as error:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return Kernels(NONE, f"{LIBRARY} does not load: {error}")
     library.simipu_instructions.restype = ctypes.c_char_p

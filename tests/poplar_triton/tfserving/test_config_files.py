@@ -114,7 +114,7 @@ def test_all_that_a_file_of_models_may_hold_is_read(tmp_path: Path) -> None:
         ("model_config_list { config { name: 'a' name: 'b' } }", "line 1: .*multiple"),
         ("{", "line 1: "),
         ('{"model_config_list": {}}', "line 1: "),
-        (b"\xff\xfe", "text format, found: .*can't decode byte"),
+        (b"\xff\xfe", "text format, found: .*found UTF-16"),
         (one("base_path: '/m'"), "name of model 1: expected a name, found an empty one"),
         (
             one("name: '\\033[2J' base_path: '/m'"),
