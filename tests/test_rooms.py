@@ -23,7 +23,7 @@ REASONS = {
     "it imports a package that is optional": "simipu.openvino_package",
     "a process of the server loads only the parts of the backend that it needs": """
         triton_poplar.dlpack triton_poplar.errors triton_poplar.instance_state triton_poplar.log
-        triton_poplar.model_state triton_poplar.parameters triton_poplar.python_models
+        triton_poplar.model_state triton_poplar.parameters
         triton_poplar.request triton_poplar.response_tensors triton_poplar.server_start
         triton_poplar.sessions triton_poplar.statistics triton_poplar.working_folder
     """,
