@@ -40,7 +40,7 @@ def client(request, python_server):
         yield client
 
 
-@pytest.mark.parametrize("rows", [1, 2, 17, 1000])
+@pytest.mark.parametrize("rows", [0, 1, 2, 17, 1000])
 def test_every_type_comes_back_as_it_went(client, rows):
     inputs = make_inputs(rows)
     answer = infer(client, "echo", inputs)

@@ -27,6 +27,7 @@ from onnxgraph import find_inputs
 from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array
+from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape, find_name_fault
 from poprt.calibration.inputs import iter_given
 from poprt.calibration.sides import Feeds
@@ -86,7 +87,9 @@ def read_calibration_data(path: str | Path) -> dict[str, Array]:
 def _iter_folder(folder: Path) -> Iterator[tuple[str, Array]]:
     for file in sorted(folder.glob("*.npy")):
         with _naming(file.name):
-            array = _decode_npy(file.read_bytes())
+            content = file.read_bytes()
+            _reject_substitute(content)
+            array = _decode_npy(content)
         yield file.stem, array
 
 
@@ -94,7 +97,14 @@ def _iter_file(path: Path) -> Iterator[tuple[str, Array]]:
     if path.exists() and not path.is_file():
         raise ValueError("something that is not a regular file")
     content = path.read_bytes()
+    _reject_substitute(content)
     return _iter_npz(content) if content[:2] == b"PK" else _iter_pickle(content)
+
+
+def _reject_substitute(content: bytes) -> None:
+    """Raise ValueError for what a tool has left in the place of a file."""
+    if substitute := recognize_substitute(content[:HEAD_BYTES]):
+        raise ValueError(str(substitute))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from simipu.version import describe_poprt
 
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
+from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape
 from poprt._names import MAX_MODELS
 from poprt.cli.entry import FLAG, Form, Option, Takes
@@ -175,6 +176,8 @@ def _read(file: Path) -> Any:
             text = stream.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise UsageError(f"{file}: expected at most {_MAX_BYTES} bytes of options")
+        if substitute := recognize_substitute(text[:HEAD_BYTES]):
+            raise UsageError(f"{file}: expected YAML, found {substitute}")
         found = yaml.safe_load(text) or {}
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error

@@ -6,10 +6,14 @@ import onnxruntime
 import pytest
 from foreign_files import FILES, POINTERS
 from poplar_triton.profile.source import open_source
+from poprt.calibration.reading import read_calibration_data
+from poprt.cli.parser import make_parser, read_arguments
 from poprt.compile.adoption import adopt_graph
 from poprt.frontend import OnnxFrontend, read_model
 from sample_models import linear_model
 from simipu import SimIpuError, find_target
+
+from popef._tools.console import UsageError
 
 TARGET = find_target("mk2")
 
@@ -28,6 +32,19 @@ def test_a_frontend_says_what_it_was_given_instead_of_onnx(tmp_path, word):
         with pytest.raises(SimIpuError) as caught:
             read()
         assert word.strip() in str(caught.value)
+
+
+@pytest.mark.parametrize("word", POINTERS)
+def test_data_and_options_that_a_tool_has_replaced_are_named(tmp_path, word):
+    (tmp_path / "data.npz").write_bytes(FILES[word])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "x.npy").write_bytes(FILES[word])
+    for place in ("data.npz", "folder"):
+        with pytest.raises(SimIpuError, match=f"found .*{word.strip()}"):
+            read_calibration_data(tmp_path / place)
+    (tmp_path / "options.yaml").write_bytes(FILES[word])
+    with pytest.raises(UsageError, match=f"expected YAML, found .*{word.strip()}"):
+        read_arguments(tmp_path / "options.yaml", make_parser())
 
 
 def test_a_compiled_file_is_named(compile_popef, tmp_path):
