@@ -74,7 +74,7 @@ def test_one_value_of_a_channel_has_no_unbiased_variance():
 
 @pytest.mark.parametrize(
     ("size", "shape"),
-    itertools.product([1, 2, 3, 4, 5, 8], [(2, 5, 3, 4), (2, 5), (1, 6, 7), (1, 1, 2, 2)]),
+    list(itertools.product([1, 2, 3, 4, 5, 8], [(2, 5, 3, 4), (2, 5), (1, 6, 7), (1, 1, 2, 2)])),
 )
 @pytest.mark.parametrize("kind", [F, H])
 def test_a_norm_of_channels_has_the_rest_of_an_even_window_behind(size, shape, kind):

@@ -14,6 +14,7 @@ from popart.lowering.operation import (
     FLOATS,
     Operation,
     broadcast,
+    check_floats,
     check_same_types,
     chip_rule,
     match_widths,
@@ -137,7 +138,37 @@ def _variadic(operation: Operation) -> Sequence[Tensor]:
 
 @rule("IsInf", "IsNaN")
 def _classify(operation: Operation) -> Sequence[Tensor]:
-    return [operation.add(operation.node.op_type, operation.in_float(operation.x))]
+    kept = {
+        name: operation.attribute(name)
+        for name in ("detect_negative", "detect_positive")
+        if operation.node.op_type == "IsInf"
+    }
+    return [operation.add(operation.node.op_type, operation.in_float(operation.x), **kept)]
+
+
+@rule("ThresholdedRelu")
+def _thresholded(operation: Operation) -> Sequence[Tensor]:
+    """What is at most alpha becomes 0: NaN is not."""
+    check_floats(operation, operation.x)
+    x, zero = operation.x, operation.like(0, operation.x)
+    limit = operation.like(operation.attribute("alpha", 1.0), x)
+    return [operation.add("Where", operation.add("LessOrEqual", x, limit), zero, x)]
+
+
+@rule("PRelu")
+def _leak(operation: Operation) -> Sequence[Tensor]:
+    """The slopes are broadcast as numpy does."""
+    x, slope = _operands(operation)
+    check_floats(operation, x, slope)
+    leaked = operation.add("Mul", x, slope)
+    return [operation.add("Where", operation.add("Less", x, operation.like(0, x)), leaked, x)]
+
+
+@rule("Shrink")
+def _shrink(operation: Operation) -> Sequence[Tensor]:
+    check_floats(operation, operation.x)
+    kept = {name: operation.attribute(name) for name in ("bias", "lambd")}
+    return [operation.add("Shrink", operation.x, **kept)]
 
 
 @rule("Where")
@@ -233,6 +264,7 @@ def _scaled_add(operation: Operation) -> Sequence[Tensor]:
 def _log1p(operation: Operation) -> Sequence[Tensor]:
     """log(1 + x) = log(y) x / (y - 1), where y is 1 + x as it is rounded: the quotient makes up for
     what x loses. Where nothing of x is left, and at infinity, the result is x."""
+    check_floats(operation, operation.x)
     x = operation.in_float(operation.x)
     one = operation.constant(np.float32(1))
     moved = operation.add("Add", x, one)
@@ -250,6 +282,7 @@ def _log1p(operation: Operation) -> Sequence[Tensor]:
 @chip_rule("Expm1")
 def _expm1(operation: Operation) -> Sequence[Tensor]:
     """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses nothing of a small x."""
+    check_floats(operation, operation.x)
     x = operation.in_float(operation.x)
     half = operation.add("Mul", x, operation.constant(np.float32(0.5)))
     raised = operation.add("Add", operation.add("Exp", x), operation.constant(np.float32(1)))
@@ -259,21 +292,39 @@ def _expm1(operation: Operation) -> Sequence[Tensor]:
 
 @chip_rule("Atan2")
 def _atan2(operation: Operation) -> Sequence[Tensor]:
-    """The angle of (x, y): that of y / x, half a turn on where x is negative."""
+    """The angle of (x, y): that of |y| / |x|, turned by half a turn if x is negative, with the sign
+    of y. Zeros have signs, too; two infinities are as large as each other."""
     up, along = _operands(operation)
-    zero = operation.like(0, along)
-    is_zero = operation.add("Equal", along, zero)
-    divisor = operation.add("Where", is_zero, operation.like(1, along), along)
-    slope = operation.add("Atan", operation.add("Div", up, divisor))
-    turn = operation.add(
-        "Where",
-        operation.add("Less", up, zero),
-        operation.like(-math.pi, up),
-        operation.like(math.pi, up),
+    check_floats(operation, up, along)
+    one, zero = operation.like(1, up), operation.like(0, up)
+    rise, run = operation.add("Abs", up), operation.add("Abs", along)
+    is_diagonal = operation.add("Equal", rise, run)
+    has_no_run = operation.add("Equal", run, zero)
+    is_zero = operation.add("And", is_diagonal, has_no_run)
+    divisor = operation.add("Where", operation.add("Or", is_diagonal, has_no_run), one, run)
+    slope = operation.add("Div", operation.add("Where", is_diagonal, one, rise), divisor)
+    angle = operation.add("Atan", slope)
+    angle = operation.add("Where", has_no_run, operation.like(math.pi / 2, up), angle)
+    angle = operation.add("Where", is_zero, zero, angle)
+    turned = operation.add("Sub", operation.like(math.pi, up), angle)
+    angle = operation.add("Where", _is_negative(operation, along), turned, angle)
+    signed = operation.add("Where", _is_negative(operation, up), operation.add("Neg", angle), angle)
+    # Comparisons with NaN are false, so that it has no way into what is chosen.
+    unknown = operation.add("Add", up, along)
+    is_unknown = operation.add(
+        "Or", *(operation.add("IsNaN", operation.in_float(each)) for each in (up, along))
     )
-    turn = operation.add("Where", operation.add("Less", along, zero), turn, zero)
-    upright = operation.add("Mul", operation.add("Sign", up), operation.like(math.pi / 2, up))
-    return [operation.add("Where", is_zero, upright, operation.add("Add", slope, turn))]
+    return [operation.add("Where", is_unknown, unknown, signed)]
+
+
+def _is_negative(operation: Operation, x: Tensor) -> Tensor:
+    """Return where the sign bit of a number is set: that of -0 shows in its reciprocal."""
+    zero = operation.like(0, x)
+    is_zero = operation.add("Equal", x, zero)
+    inverse = operation.add(
+        "Div", operation.like(1, x), operation.add("Where", is_zero, x, operation.like(1, x))
+    )
+    return operation.add("Or", operation.add("Less", x, zero), operation.add("Less", inverse, zero))
 
 
 @rule("Softplus")

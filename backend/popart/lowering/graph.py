@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
+from onnx import TensorProto, checker, defs, helper, numpy_helper, shape_inference
 from onnxgraph import (
     STANDARD_DOMAINS,
     infer_shapes,
@@ -256,7 +256,7 @@ class Graph:
                 )
             else:
                 found = _infer_alone(node, types)
-        except (shape_inference.InferenceError, RuntimeError, defs.SchemaError) as error:
+        except _INFERENCE_ERRORS as error:
             raise ValueError(" ".join(str(error).split())) from error
         return {name: _read_type(name, value) for name, value in found.items() if name}
 
@@ -351,6 +351,13 @@ class Graph:
         return list(made.node)
 
 
+_INFERENCE_ERRORS = (
+    checker.ValidationError,
+    shape_inference.InferenceError,
+    RuntimeError,
+    defs.SchemaError,
+)
+"""Errors of onnx for a node that the standard does not allow."""
 _TYPE_NAMES = {"FLOAT": "float", "DOUBLE": "double"}
 _FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)

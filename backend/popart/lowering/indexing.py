@@ -164,6 +164,12 @@ def _one_hot(operation: Operation) -> Sequence[Tensor]:
     count, values = int(np.ravel(depth)[0]), operation.input(2)
     rank = indices.rank + 1
     axis = operation.axis(-1, rank)
+    if not 0 <= axis < rank or count < 1 or values.shape != (2,):
+        raise popart_exception(
+            f"{operation.describe()}: expected an axis in [{-rank}, {rank - 1}], a depth of at "
+            f"least 1 and two values, found axis {operation.attribute('axis', -1)}, depth {count} "
+            f"and values {format_shape(values.shape)}"
+        )
     column = operation.reshape(indices, [*indices.shape[:axis], 1, *indices.shape[axis:]])
     is_negative = operation.add("Less", column, operation.constant(np.int32(0)))
     turned = operation.add("Add", column, operation.constant(np.int32(count)))
@@ -200,7 +206,12 @@ def _window(operation: Operation) -> tuple[list[int], list[int]]:
         [int(each) for each in operation.attribute(name, [])] for name in ("axes", "sizes")
     )
     rank = operation.x.rank
-    for axis, size in zip(axes, sizes, strict=False):
+    if not axes or len(axes) != len(sizes) or len(set(axes)) < len(axes):
+        raise popart_exception(
+            f"{operation.describe()}: expected a size for each axis of the window, found axes "
+            f"{format_shape(axes)} and sizes {format_shape(sizes)}"
+        )
+    for axis, size in zip(axes, sizes, strict=True):
         if not 0 <= axis < rank or not 0 < size <= operation.x.shape[axis]:
             raise popart_exception(
                 f"{operation.describe()}: a window of size {size} along axis {axis} does not fit "

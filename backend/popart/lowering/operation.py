@@ -168,11 +168,10 @@ class Operation:
 
     def reshape(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """Return the tensor in another shape."""
-        return (
-            tensor
-            if tuple(shape) == tensor.shape
-            else self.add("Reshape", tensor, self.numbers(np.asarray(shape, np.int64)))
-        )
+        if tuple(shape) == tensor.shape:
+            return tensor
+        sizes = self.numbers(np.asarray(shape, np.int64))
+        return self.add("Reshape", tensor, sizes, allowzero=1 if 0 in shape else None)
 
     def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
         """Return the tensor with its axes in another order."""
@@ -220,6 +219,16 @@ def check_same_types(operation: Operation, left: Tensor, right: Tensor) -> None:
             f"{type_name(left)} and {type_name(right)} (shapes {format_shape(left.shape)} and "
             f"{format_shape(right.shape)})"
         )
+
+
+def check_floats(operation: Operation, *tensors: Tensor) -> None:
+    """Raise popart_exception for operands that are neither float nor half."""
+    for tensor in tensors:
+        if tensor.type not in FLOATS:
+            raise popart_exception(
+                f"{operation.describe()}: expected FLOAT or FLOAT16, found {type_name(tensor)}. "
+                "Cast the input first"
+            )
 
 
 def read_axes(axes: Sequence[int], rank: int) -> list[int]:

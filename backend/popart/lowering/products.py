@@ -11,6 +11,8 @@ from popart.errors import format_shape, popart_exception
 from popart.graphcore import GROUP_SIZE
 from popart.lowering.graph import Tensor
 from popart.lowering.operation import FLOATS, Operation, broadcast, chip_rule, rule
+from popart.lowering.pooling import check_positive, cut_pads
+from popart.windows import check_lengths
 
 _OUTPUT_TYPE = "__output_type"
 
@@ -87,8 +89,16 @@ def _add_conv(
             f"{format_shape(x.shape)}) is not the number of groups, {groups}, times that of the "
             f"weights (dim 1 of {format_shape(weights.shape)})"
         )
+    if bias is not None and bias.shape != weights.shape[:1]:
+        raise popart_exception(
+            f"{operation.describe()}: expected a bias {format_shape(weights.shape[:1])}, found "
+            f"{format_shape(bias.shape)}"
+        )
     if kept.get("auto_pad") == "NOTSET":
         del kept["auto_pad"]
+    check_lengths(kept, x.rank - 2)
+    check_positive(operation, kept)
+    x, kept["pads"] = cut_pads(operation, x, kept.get("pads"))
     made = operation.add("Conv", x, weights, bias, **kept)
     if min(made.shape) <= 0:
         raise popart_exception(
@@ -126,6 +136,11 @@ def _conv_transpose(operation: Operation) -> Sequence[Tensor]:
     bias = operation.optional(2)
     if bias is None:
         return [made]
+    if bias.shape != made.shape[1:2]:
+        raise popart_exception(
+            f"{operation.describe()}: expected a bias {format_shape(made.shape[1:2])}, found "
+            f"{format_shape(bias.shape)}"
+        )
     column = [1, bias.size, *[1] * (x.rank - 2)]
     return [operation.add("Add", made, operation.reshape(bias, column))]
 
@@ -135,6 +150,7 @@ def _transposed(operation: Operation, x: Tensor, weights: Tensor, groups: int) -
     input reaches, and zeros where pads are negative."""
     axes = x.rank - 2
     strides = _resized(operation.attribute("strides"), axes, 1)
+    check_positive(operation, {"strides": strides})
     if operation.attribute("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER") and not (
         operation.attribute("output_shape")
     ):
@@ -236,30 +252,3 @@ def _split(operation: Operation, name: str, shown: str, counts: Sequence[int]) -
     ends = [sum(counts[: index + 1]) for index in range(len(counts))]
     parts = zip(ends, counts, strict=True)
     return [values[end - count : end] for end, count in parts] if values else []
-
-
-@rule("MaxPool")
-def _max_pool(operation: Operation) -> Sequence[Tensor]:
-    if operation.attribute("storage_order", 0):
-        raise popart_exception("storage_order != 0, not supported")
-    dilations = operation.attribute("dilations") or ()
-    if any(each != 1 for each in dilations):
-        raise popart_exception(
-            f"MaxPool has dilations {format_shape(dilations)}. Dilations of value other than 1 are "
-            "currently not supported."
-        )
-    return [_pool(operation)]
-
-
-@rule("AveragePool")
-def _average_pool(operation: Operation) -> Sequence[Tensor]:
-    if operation.attribute("count_include_pad", 0):
-        raise popart_exception("`count_include_pad` is not supported")
-    return [_pool(operation)]
-
-
-def _pool(operation: Operation) -> Tensor:
-    if len(operation.attribute("kernel_shape", ())) != operation.x.rank - 2:
-        raise popart_exception("invalid kernel_shape, not same rank as the tensor operated on")
-    kept = _attributes(operation, "auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")
-    return operation.add(operation.node.op_type, operation.x, **kept)

@@ -12,12 +12,23 @@ from onnx import TensorProto
 
 from popart.errors import popart_exception
 from popart.lowering.graph import Tensor
-from popart.lowering.operation import Operation, chip_rule, match_widths, read_axes, rule
+from popart.lowering.operation import (
+    FLOATS,
+    Operation,
+    check_floats,
+    chip_rule,
+    match_widths,
+    read_axes,
+    rule,
+)
 from popart.tensorinfo import TensorInfo, from_onnx_type
 
 _INT32 = TensorProto.INT32
 _WRAPPING = frozenset(("ReduceSum", "ReduceProd", "ReduceSumSquare"))
 """Reductions whose results keep the low bits."""
+_ROOTS = frozenset(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"))
+"""Reductions whose results are no whole numbers; the standard has some of them for integers, too,
+so this is no fact about the operators."""
 
 
 @rule(
@@ -35,6 +46,10 @@ _WRAPPING = frozenset(("ReduceSum", "ReduceProd", "ReduceSumSquare"))
 def _reduce(operation: Operation) -> Sequence[Tensor]:
     """Without axes all axes are reduced; with no axes (an empty list) none."""
     x, axes, kind = operation.x, _axes(operation), operation.node.op_type
+    if kind in _ROOTS:
+        check_floats(operation, x)
+    if kind == "ReduceMean" and x.type in FLOATS and not all(x.shape[axis] for axis in axes):
+        return [_mean_of_nothing(operation, axes)]
     if not axes:
         return [_reduce_nothing(operation)]
     # Sums and products wrap around alike, with or without a sign; ONNX Runtime has the former.
@@ -47,6 +62,14 @@ def _reduce(operation: Operation) -> Sequence[Tensor]:
         noop_with_empty_axes=1,
     )
     return [operation.cast(made, x.type)]
+
+
+def _mean_of_nothing(operation: Operation, axes: Sequence[int]) -> Tensor:
+    """Return the mean of no elements, which is no number."""
+    x, keeps = operation.x, bool(operation.attribute("keepdims", 1))
+    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    kept = [size for axis, size in enumerate(sizes) if keeps or axis not in axes]
+    return operation.constant(np.full(kept, np.nan, x.dtype))
 
 
 def _reduce_nothing(operation: Operation) -> Tensor:

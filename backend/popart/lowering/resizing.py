@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Tensor
-from popart.lowering.operation import FLOATS, Operation, rule
+from popart.lowering.operation import FLOATS, Operation, check_floats, rule
 
 _F = np.float32
 _CUBIC = -0.75
-"""Coefficient of cubic interpolation."""
+"""Default coefficient of cubic interpolation."""
 _TAPS = 4
 """Number of elements that a cubic result is made of."""
 Floats = npt.NDArray[np.float32]
@@ -90,6 +91,26 @@ def _resize(operation: Operation) -> Sequence[Tensor]:
             f"Unrecognised resize coordinate transformation mode {transformation}"
         )
     return [_resize_by(operation, _scales(operation), nearest, transformation)]
+
+
+@rule("RoiAlign")
+def _align_regions(operation: Operation) -> Sequence[Tensor]:
+    """Regions begin where their coordinates are, and not half an element before."""
+    x, regions, indices = (operation.input(place) for place in range(3))
+    check_floats(operation, x, regions)
+    kept = {
+        name: operation.attribute(name)
+        for name in ("mode", "output_height", "output_width", "sampling_ratio", "spatial_scale")
+    }
+    found = operation.add(
+        "RoiAlign",
+        operation.in_float(x),
+        operation.in_float(regions),
+        operation.cast(indices, TensorProto.INT64),
+        coordinate_transformation_mode="output_half_pixel",
+        **kept,
+    )
+    return [operation.cast(found, x.type)]
 
 
 @rule("Upsample")
@@ -167,8 +188,12 @@ def _resize_by(operation: Operation, scales: Floats, nearest: str, transformatio
                 places = _nearest(axis, nearest, transformation)
                 found = operation.add("Gather", found, operation.numbers(places), axis=place)
         elif scale != 1:
-            weigh = _linear if mode != "cubic" else _cubic
-            found = _mix(operation, found, place, weigh(axis, transformation))
+            if mode == "cubic":
+                factor = _F(operation.attribute("cubic_coeff_a", _CUBIC))
+                weights = _cubic(axis, transformation, factor)
+            else:
+                weights = _linear(axis, transformation)
+            found = _mix(operation, found, place, weights)
     return found
 
 
@@ -197,12 +222,12 @@ def _linear(axis: _Axis, transformation: str) -> Floats:
     return weights
 
 
-def _cubic(axis: _Axis, transformation: str) -> Floats:
+def _cubic(axis: _Axis, transformation: str, a: np.float32) -> Floats:
     """Return the matrix [result, input] of cubic interpolation; beyond the ends is the end."""
     where = axis.coordinates(transformation)
     first = np.floor(where).astype(np.int64)
     near = where - first.astype(_F)
-    a, far = _F(_CUBIC), _F(1) - near
+    far = _F(1) - near
     outer = [((a * (x + 1) - 5 * a) * (x + 1) + 8 * a) * (x + 1) - 4 * a for x in (near, far)]
     inner = [((a + 2) * x - (a + 3)) * x * x + 1 for x in (near, far)]
     weights = np.zeros((axis.after, axis.before), _F)

@@ -22,13 +22,12 @@ _INT64 = np.int64
 def _reshape(operation: Operation) -> Sequence[Tensor]:
     given = operation.attribute("shape") if operation.version < 5 else None  # noqa: PLR2004
     shape = list(given) if given is not None else operation.whole_numbers(1, "shape")
-    return [operation.add("Reshape", operation.x, _sizes(operation, _settle(operation, shape)))]
+    return [_view(operation, _settle(operation, shape))]
 
 
 @chip_rule("Reshape")
 def _chip_reshape(operation: Operation) -> Sequence[Tensor]:
-    shape = _settle(operation, list(operation.attribute("shape", [])))
-    return [operation.add("Reshape", operation.x, _sizes(operation, shape))]
+    return [_view(operation, _settle(operation, list(operation.attribute("shape", []))))]
 
 
 def _sizes(operation: Operation, shape: Sequence[int]) -> Tensor:
@@ -74,7 +73,7 @@ def _flatten(operation: Operation) -> Sequence[Tensor]:
 
 
 def _view(operation: Operation, shape: Sequence[int]) -> Tensor:
-    return operation.add("Reshape", operation.x, _sizes(operation, shape))
+    return operation.reshape(operation.x, shape)
 
 
 @rule("Squeeze")
@@ -98,6 +97,10 @@ def _unsqueeze(operation: Operation) -> Sequence[Tensor]:
     x, axes = operation.x, operation.attribute("axes") or []
     rank = x.rank + len(axes)
     added = {_check_axis(axis, rank) for axis in axes}
+    if len(added) < len(axes):
+        raise popart_exception(
+            f"{operation.describe()}: axes {format_shape(axes)} name an axis of the result twice"
+        )
     sizes = iter(x.shape)
     return [_view(operation, [1 if axis in added else next(sizes) for axis in range(rank)])]
 
@@ -196,8 +199,15 @@ def _cut(
                 f"{x.rank}, but axis = {axis}. axis must be less than the input shape's rank. This "
                 f"error is for Op {operation.describe()}."
             )
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise popart_exception(
+            f"{operation.describe()}: expected as many starts, ends, axes and steps, which are not "
+            f"0, found {list(starts)}, {list(ends)}, {axes} and {steps}"
+        )
     bounds = [slice(*each) for each in zip(starts, ends, steps, strict=True)]
     ranges = [each.indices(x.shape[axis]) for each, axis in zip(bounds, axes, strict=True)]
+    # Where nothing is left, a start before the first element has no number of its own either.
+    ranges = [each if len(range(*each)) else (0, 0, 1) for each in ranges]
     if not axes:
         return x
     firsts, lasts, strides = zip(*ranges, strict=True)
@@ -211,9 +221,13 @@ def _cut(
 def _subsample(operation: Operation) -> Sequence[Tensor]:
     x, strides = operation.x, list(operation.attribute("strides", []))
     for index, stride in enumerate(strides):
-        if stride == 0:
-            raise popart_exception(f"Strides invalid. 0 stride at index {index}")
+        if stride <= 0:
+            raise popart_exception(f"Strides invalid. {stride} stride at index {index}")
     count = len(strides)
+    if count > x.rank:
+        raise popart_exception(
+            f"{operation.describe()}: {count} strides for an input of {x.rank} axes"
+        )
     bounds = [0] * count, list(x.shape[:count]), list(range(count)), strides
     return [operation.add("Slice", x, *(_sizes(operation, each) for each in bounds))]
 
@@ -324,8 +338,37 @@ def _cut_pads(operation: Operation, x: Tensor, pads: Sequence[int]) -> Tensor:
 @rule("DepthToSpace")
 @chip_rule("DepthToSpace")
 def _depth_to_space(operation: Operation) -> Sequence[Tensor]:
-    size, mode = int(operation.attribute("blocksize")), operation.attribute("mode", "DCR")
-    return [operation.add("DepthToSpace", operation.x, blocksize=size, mode=mode)]
+    x, mode = operation.x, operation.attribute("mode", "DCR")
+    size = _block_size(operation)
+    if mode not in ("DCR", "CRD"):
+        raise popart_exception(f"{operation.describe()}: mode {mode} is neither DCR nor CRD")
+    if x.shape[1] % size**2:
+        raise popart_exception(
+            f"{operation.describe()}: {x.shape[1]} channels are no multiple of blocksize {size} "
+            "squared"
+        )
+    return [operation.add("DepthToSpace", x, blocksize=size, mode=mode)]
+
+
+@rule("SpaceToDepth")
+def _space_to_depth(operation: Operation) -> Sequence[Tensor]:
+    x, size = operation.x, _block_size(operation)
+    if x.shape[2] % size or x.shape[3] % size:
+        raise popart_exception(
+            f"{operation.describe()}: the spatial sizes of {format_shape(x.shape)} are no "
+            f"multiples of blocksize {size}"
+        )
+    return [operation.add("SpaceToDepth", x, blocksize=size)]
+
+
+def _block_size(operation: Operation) -> int:
+    size = int(operation.attribute("blocksize"))
+    if operation.x.rank != 4 or size < 1:  # noqa: PLR2004
+        raise popart_exception(
+            f"{operation.describe()}: expected an input of 4 axes and a positive blocksize, found "
+            f"{format_shape(operation.x.shape)} and {size}"
+        )
+    return size
 
 
 @rule("Constant")
@@ -344,6 +387,8 @@ def _filled(operation: Operation) -> Sequence[Tensor]:
     shape = operation.whole_numbers(0, "input")
     value = next((each.t for each in operation.node.attribute if each.name == "value"), None)
     fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value).reshape(1)
+    if not shape:
+        return [operation.reshape(operation.constant(fill), [])]
     return [operation.add("Expand", operation.constant(fill), _sizes(operation, shape))]
 
 

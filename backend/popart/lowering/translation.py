@@ -11,7 +11,7 @@ from simipu import is_library_domain
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
-from popart.errors import popart_exception
+from popart.errors import popart_exception, popart_internal_exception, poplar_exception
 from popart.lowering.graph import OPSET, Graph, Tensor
 from popart.lowering.operation import RULES, Operation
 
@@ -30,7 +30,7 @@ def translate_nodes(proto: onnx.GraphProto, graph: Graph, opset: int, settings: 
         _place(node, graph)
         operation = Operation(node, graph, opset, settings)
         _check_form(operation)
-        made = _apply(operation)
+        made = _apply_safely(operation)
         for name, tensor in zip(node.output, made, strict=False):
             if name and tensor is not None:
                 graph.bind(name, tensor)
@@ -61,6 +61,20 @@ def _check_form(operation: Operation) -> None:
             f"{operation.describe()}: expected {schema.min_input} to {schema.max_input} inputs, "
             f"found {len(node.input)}"
         )
+
+
+def _apply_safely(operation: Operation) -> Sequence[Tensor | None]:
+    """Return the outputs of a node. What a rule does not expect of a model is PopART's error, too:
+    scripts catch no others."""
+    try:
+        return _apply(operation)
+    except (popart_exception, poplar_exception):
+        raise
+    except Exception as error:
+        raise popart_internal_exception(
+            f"{operation.describe()}: {type(error).__name__}: {error}; this is a defect of the "
+            "lowering, which should have said what is wrong with the node"
+        ) from error
 
 
 def _apply(operation: Operation) -> Sequence[Tensor | None]:

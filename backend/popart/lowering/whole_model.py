@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxgraph import (
     FLOAT_TYPES,
     STANDARD_DOMAINS,
@@ -16,6 +16,7 @@ from onnxgraph import (
     drop_unread_nodes,
     find_opset,
     iter_defined,
+    iter_graphs,
     iter_nodes,
     replace_inputs,
     used_names,
@@ -35,6 +36,7 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
     losses,
     norms,
     others,
+    pooling,
     products,
     recurrent,
     reductions,
@@ -265,6 +267,7 @@ def _write(
     model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
     drop_unread_nodes(model.graph)
     _drop_unread(model.graph)
+    _narrow_unsigned(model.graph)
     model = get_pass("int64_to_int32").run(model)
     read = {value.name for value in model.graph.input}
     replace_inputs(
@@ -272,6 +275,26 @@ def _write(
     )
     model.graph.initializer.extend(graph.weights[name] for name in heavy if name in read)
     return model
+
+
+def _narrow_unsigned(graph: onnx.GraphProto) -> None:
+    """Let unsigned integers of 64 bits have 32, as on the chip: no operator asks for 64."""
+    wide, narrow = onnx.TensorProto.UINT64, onnx.TensorProto.UINT32
+    for inner in iter_graphs(graph):
+        for value in (*inner.input, *inner.output, *inner.value_info):
+            if value.type.tensor_type.elem_type == wide:
+                value.type.tensor_type.elem_type = narrow
+        tensors = [*inner.initializer]
+        for node in inner.node:
+            for each in node.attribute:
+                if each.HasField("t"):
+                    tensors.append(each.t)
+                if node.op_type == "Cast" and each.name == "to" and each.i == wide:
+                    each.i = narrow
+        for tensor in tensors:
+            if tensor.data_type == wide:
+                values = numpy_helper.to_array(tensor).astype(np.uint32)
+                tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
 def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
