@@ -49,9 +49,11 @@ _WIDE = {
 
 
 def find_attribute_fault(node: onnx.NodeProto) -> str:
-    """Return which attribute of a node of the standard has a whole number out of range, or ""."""
+    """Return which attribute of a node of the standard has a number out of range, or ""."""
     if node.domain not in STANDARD_DOMAINS:
         return ""
+    if fault := _find_spread_fault(node):
+        return fault
     for found in node.attribute:
         if found.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
             continue
@@ -60,6 +62,19 @@ def find_attribute_fault(node: onnx.NodeProto) -> str:
         wrong = [number for number in numbers if not least <= number <= most]
         if wrong and found.name not in _WIDE.get(node.op_type, ()):
             return f"attribute {found.name!r}: expected {least} to {most}, found {wrong[0]}"
+    return ""
+
+
+def _find_spread_fault(node: onnx.NodeProto) -> str:
+    """Return what is wrong with a distribution: ONNX Runtime ends the process for a normal one
+    without a spread, and for a uniform one whose ends are in the wrong order."""
+    values = {each.name: each.f for each in node.attribute}
+    scale = values.get("scale", 1.0)
+    if node.op_type.startswith("RandomNormal") and not 0 < scale < np.inf:
+        return f"attribute 'scale': expected a positive number, found {scale}"
+    low, high = values.get("low", 0.0), values.get("high", 1.0)
+    if node.op_type.startswith("RandomUniform") and not low <= high:
+        return f"attributes 'low' and 'high': expected low <= high, found {low} and {high}"
     return ""
 
 
