@@ -319,11 +319,7 @@ def _atan2(operation: Operation) -> Sequence[Tensor]:
 
 def _is_negative(operation: Operation, x: Tensor) -> Tensor:
     """Return where the sign bit of a number is set: that of -0 shows in its reciprocal."""
-    zero = operation.like(0, x)
-    is_zero = operation.add("Equal", x, zero)
-    inverse = operation.add(
-        "Div", operation.like(1, x), operation.add("Where", is_zero, x, operation.like(1, x))
-    )
+    zero, inverse = operation.like(0, x), operation.add("Reciprocal", x)
     return operation.add("Or", operation.add("Less", x, zero), operation.add("Less", inverse, zero))
 
 

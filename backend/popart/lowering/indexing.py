@@ -46,6 +46,11 @@ def _grouped_gather(operation: Operation) -> Sequence[Tensor]:
         return [operation.add("Gather", x, indices, axis=axis)]
     if axis == 0:
         raise popart_exception("GatherOp::setup axis = 0 indicates the dimension of the group")
+    if x.shape[0] != groups or indices.shape[:1] != (groups,):
+        raise popart_exception(
+            f"{operation.describe()}: expected {groups} groups along axis 0, found "
+            f"{format_shape(x.shape)} and indices {format_shape(indices.shape)}"
+        )
     size = x.shape[axis]
     between, behind = list(range(1, axis)), list(range(axis + 1, x.rank))
     joined = operation.transpose(x, [0, axis, *between, *behind])
@@ -94,6 +99,12 @@ def _scatter_reduce(operation: Operation) -> Sequence[Tensor]:
             f"{rank - 1}]"
         )
     axis %= rank
+    if groups > 1 and (axis == 0 or source.shape[0] != groups or indices.shape[:1] != (groups,)):
+        raise popart_exception(
+            f"{operation.describe()}: expected {groups} groups along axis 0 of the source and the "
+            f"indices, and another axis, found {format_shape(source.shape)}, "
+            f"{format_shape(indices.shape)} and axis {axis}"
+        )
     column = _align(indices.shape, source.shape, axis, groups > 1)
     indices = operation.reshape(operation.cast(indices, TensorProto.INT64), column)
     if operation.attribute("enable_index_broadcast", 1):

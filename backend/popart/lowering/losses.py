@@ -24,6 +24,8 @@ def reduce_loss(operation: Operation, losses: Tensor, counted: Tensor | None = N
     if losses.rank == 0:
         return losses
     axes = operation.numbers(np.arange(losses.rank))
+    if kind == "Mean" and counted is None and not losses.size:
+        return operation.like(np.nan, losses)
     if kind == "Mean" and counted is None:
         return operation.add("ReduceMean", losses, axes, keepdims=0)
     total = operation.add("ReduceSum", losses, axes, keepdims=0)

@@ -16,6 +16,11 @@ from popart.lowering.operation import Operation, chip_rule, rule, type_name
 def _softmax(operation: Operation) -> Sequence[Tensor]:
     """Before opset 13 the axes from `axis` on are one."""
     x, axis = operation.x, operation.axis(1)
+    if not 0 <= axis < x.rank:
+        raise popart_exception(
+            f"{operation.describe()}: axis {operation.attribute('axis', 1)} is outside the "
+            f"acceptable range [{-x.rank}, {x.rank - 1}]"
+        )
     if axis == x.rank - 1:
         return [operation.add(operation.node.op_type, x, axis=axis)]
     rows = [prod(x.shape[:axis]), prod(x.shape[axis:])]
@@ -115,8 +120,26 @@ def _move_statistics(
 @rule("InstanceNormalization")
 def _instance_norm(operation: Operation) -> Sequence[Tensor]:
     epsilon = float(operation.attribute("epsilon", 1e-5))
-    inputs = (operation.input(place) for place in range(3))
-    return [operation.add("InstanceNormalization", *inputs, epsilon=epsilon)]
+    x, scale, bias = (operation.input(place) for place in range(3))
+    wanted = x.shape[1:2]
+    if x.rank < 3 or {scale.shape, bias.shape} != {wanted}:  # noqa: PLR2004
+        raise popart_exception(
+            f"{operation.describe()}: expected an input with spatial axes, and a scale and a bias "
+            f"of its channels, found {format_shape(x.shape)}, {format_shape(scale.shape)} and "
+            f"{format_shape(bias.shape)}"
+        )
+    return [operation.add("InstanceNormalization", x, scale, bias, epsilon=epsilon)]
+
+
+@rule("LpNormalization")
+def _lp_norm(operation: Operation) -> Sequence[Tensor]:
+    x, axis, power = operation.x, operation.axis(-1), int(operation.attribute("p", 2))
+    if not 0 <= axis < x.rank or power not in (1, 2):
+        raise popart_exception(
+            f"{operation.describe()}: expected an axis in [{-x.rank}, {x.rank - 1}] and a power of "
+            f"1 or 2, found {operation.attribute('axis', -1)} and {power}"
+        )
+    return [operation.add("LpNormalization", x, axis=axis, p=power)]
 
 
 @chip_rule("GroupNormalization")

@@ -37,8 +37,17 @@ def _draw(operation: Operation) -> Sequence[Tensor]:
         key: float(operation.attribute(key, default))
         for key, default in _RANDOM[name.removeprefix("Random")].items()
     }
-    made = operation.add(name, dtype=TensorProto.FLOAT, shape=list(shape), **kept)
-    return [operation.cast(made, element)]
+    start, spread = kept.values()
+    if name == "RandomUniform":
+        spread -= start
+    if spread > 0:
+        made = operation.add(name, dtype=TensorProto.FLOAT, shape=list(shape), **kept)
+        return [operation.cast(made, element)]
+    # ONNX Runtime draws from proper distributions only.
+    made = operation.add(name, dtype=TensorProto.FLOAT, shape=list(shape))
+    scaled = operation.add("Mul", made, operation.constant(np.float32(spread)))
+    moved = operation.add("Add", scaled, operation.constant(np.float32(start)))
+    return [operation.cast(moved, element)]
 
 
 @chip_rule("PrintTensor")

@@ -25,6 +25,7 @@ def _recurrent(operation: Operation) -> Sequence[Tensor]:
     """The size of the hidden state is that of the recurrent weights."""
     kind, weights = operation.node.op_type, operation.input(2)
     _check(operation, kind)
+    _check_sizes(operation, 3, weights)
     hidden = weights.shape[-1]
     given = operation.attribute("hidden_size")
     if given is not None and given != hidden:
@@ -43,6 +44,17 @@ def _recurrent(operation: Operation) -> Sequence[Tensor]:
     wanted = [operation.has_output(place) for place in range(count)]
     made = operation.add_all(kind, *inputs, outputs=wanted, hidden_size=hidden, **kept)
     return made[: len(operation.node.output)]
+
+
+def _check_sizes(operation: Operation, rank: int, *others: Tensor) -> None:
+    """Raise popart_exception for inputs of other ranks, and without elements: ONNX Runtime ends the
+    process for a GRU of no steps."""
+    for tensor in (operation.x, operation.input(1), *others):
+        if tensor.rank != rank or not tensor.size:
+            raise popart_exception(
+                f"{operation.describe()}: expected {rank} axes with elements, found "
+                f"{format_shape(tensor.shape)}"
+            )
 
 
 def _check(operation: Operation, kind: str) -> None:
@@ -116,6 +128,7 @@ def _chip_lstm(operation: Operation) -> Sequence[Tensor]:
     """Weights are [4, input + hidden, hidden], biases [4, hidden], the state [2, batch, hidden]:
     output and cell state. The result is the last output, or with output_full_sequence all."""
     x, weights = operation.x, operation.input(1)
+    _check_sizes(operation, 3)
     length, batch, size = x.shape
     hidden = weights.shape[2]
     _check_shape("weights", 1, weights, (4, size + hidden, hidden))

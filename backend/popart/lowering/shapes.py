@@ -387,9 +387,14 @@ def _filled(operation: Operation) -> Sequence[Tensor]:
     shape = operation.whole_numbers(0, "input")
     value = next((each.t for each in operation.node.attribute if each.name == "value"), None)
     fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value).reshape(1)
+    return [_fill(operation, operation.constant(fill), shape)]
+
+
+def _fill(operation: Operation, value: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a tensor whose elements have one value, a row of one element."""
     if not shape:
-        return [operation.reshape(operation.constant(fill), [])]
-    return [operation.add("Expand", operation.constant(fill), _sizes(operation, shape))]
+        return operation.reshape(value, [])
+    return operation.add("Expand", value, _sizes(operation, shape))
 
 
 @rule("Shape")
@@ -420,4 +425,4 @@ def _init(operation: Operation) -> Sequence[Tensor]:
     kind = to_onnx_type(DataType(int(operation.attribute("data_type"))))
     check_type(kind)
     zero = operation.cast(operation.constant(np.zeros(1, np.float32)), kind)
-    return [operation.add("Expand", zero, _sizes(operation, list(shape)))]
+    return [_fill(operation, zero, list(shape))]
