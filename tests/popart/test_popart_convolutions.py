@@ -5,36 +5,11 @@ import itertools
 import numpy as np
 import popart
 import pytest
+from popart_methods.by_hand import convolve, crop, spread
 from popart_models import compute
 
 F = np.float32
 R = np.random.default_rng(5)
-
-
-def convolve(x, weights, bias, strides, pads, dilations):
-    """Return a convolution of one spatial axis per place of the output, summed one by one."""
-    axes = x.ndim - 2
-    widths = [(0, 0), (0, 0), *zip(pads[:axes], pads[axes:], strict=True)]
-    padded = np.pad(x.astype(np.float64), widths)
-    spans = [d * (k - 1) + 1 for d, k in zip(dilations, weights.shape[2:], strict=True)]
-    sizes = [
-        (size - span) // stride + 1
-        for size, span, stride in zip(padded.shape[2:], spans, strides, strict=True)
-    ]
-    groups = x.shape[1] // weights.shape[1]
-    made = np.zeros((x.shape[0], weights.shape[0], *sizes))
-    share = weights.shape[0] // groups
-    for place in np.ndindex(*sizes):
-        window = tuple(
-            slice(i * s, i * s + span, d)
-            for i, s, span, d in zip(place, strides, spans, dilations, strict=True)
-        )
-        part = padded[(slice(None), slice(None), *window)]
-        for channel in range(weights.shape[0]):
-            first = channel // share * weights.shape[1]
-            own = part[:, first : first + weights.shape[1]] * weights[channel]
-            made[(slice(None), channel, *place)] = own.reshape(len(x), -1).sum(1)
-    return made if bias is None else made + bias.reshape(-1, *[1] * axes)
 
 
 GROUPS = {
@@ -105,37 +80,6 @@ def test_a_kernel_that_is_larger_than_the_input_of_a_multiconv_is_refused():
     arrays = [np.zeros((1, 2, 2, 2), F), np.zeros((3, 2, 6, 6), F)]
     with pytest.raises(popart.popart_exception, match="invalid spatial output shape"):
         compute(lambda b, names: b.aiGraphcore.multiconv([names]), arrays)
-
-
-def spread(x, weights, strides):
-    """Return all places that a transposed convolution of one group reaches."""
-    axes = x.ndim - 2
-    sizes = [
-        s * (n - 1) + k for s, n, k in zip(strides, x.shape[2:], weights.shape[2:], strict=True)
-    ]
-    made = np.zeros((x.shape[0], weights.shape[1], *sizes))
-    for place in np.ndindex(*x.shape[2:]):
-        window = tuple(
-            slice(i * s, i * s + k)
-            for i, s, k in zip(place, strides, weights.shape[2:], strict=True)
-        )
-        part = np.einsum("nc,co...->no...", x[(slice(None), slice(None), *place)], weights)
-        made[(slice(None), slice(None), *window)] += part
-    assert made.ndim == axes + 2
-    return made
-
-
-def crop(made, begins, ends):
-    """Return what pads leave; negative ones add zeros."""
-    axes = len(begins)
-    grown = [(max(-b, 0), max(-e, 0)) for b, e in zip(begins, ends, strict=True)]
-    made = np.pad(made, [(0, 0), (0, 0), *grown])
-    cut = tuple(
-        slice(max(b, 0), size - max(e, 0))
-        for b, e, size in zip(begins, ends, made.shape[2:], strict=True)
-    )
-    assert len(cut) == axes
-    return made[(slice(None), slice(None), *cut)]
 
 
 SIZES = sorted(itertools.product([2, 3], [1, 2, 3], [1, 2, 3], range(-2, 4)))
