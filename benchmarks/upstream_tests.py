@@ -36,6 +36,12 @@ KEPT_STATUSES = (0, 1)
 """Exit statuses of pytest after which every case of a file has its result."""
 
 
+def runs_always(file: Path) -> bool:
+    """Return True for every file."""
+    del file
+    return True
+
+
 def no_words(file: Path) -> tuple[str, ...]:
     """Return no arguments for a file."""
     del file
@@ -58,6 +64,8 @@ class Suite:
     """Arguments of pytest."""
     paths: tuple[Path, ...] = ()
     """Folders within a checkout from which its tests import."""
+    runs: Callable[[Path], bool] = runs_always
+    """Return whether the other project runs the tests of a file."""
     make_words: Callable[[Path], tuple[str, ...]] = no_words
     """Return further arguments of pytest for a file."""
     preloaded: tuple[str, ...] = ()
@@ -132,7 +140,8 @@ def find_files(
     found = parse_list(listed.read_text()) if listed else suite.find_all(checkout)
     if missing := [each.path for each in found if not (checkout / each.path).is_file()]:
         raise SystemExit(f"{checkout} lacks {len(missing)} files of {listed}, first {missing[0]}")
-    return [each for each in found if any(fnmatch(each.path, f"*{like}*") for like in patterns)]
+    named = [each for each in found if any(fnmatch(each.path, f"*{like}*") for like in patterns)]
+    return [each for each in named if suite.runs(checkout / each.path)]
 
 
 def parse_list(text: str) -> list[ListedFile]:
@@ -181,7 +190,8 @@ def sum_cases(file: ListedFile, cases: Sequence[dict[str, Any]], end: End) -> Fi
     failures = [
         Case(case["name"], case["error"]) for case in counted if case["outcome"] == "failed"
     ]
-    if end.status not in KEPT_STATUSES:
+    # A process that fails before pytest begins ends with 1, too.
+    if end.status not in KEPT_STATUSES or (end.status and not cases):
         collected = [case["error"] for case in counted if case["outcome"] == "not collected"]
         reason = (collected or [describe_end(end)])[0]
         reached = outcomes["passed"] + len(failures)

@@ -86,6 +86,11 @@ def test_cases_that_a_killed_process_did_not_reach_fail():
     assert [case.error for case in result.failures] == ["killed after 60 s"] * 2
 
 
+def test_a_process_that_fails_before_its_first_case_is_no_success():
+    result = sum_cases(ListedFile("x", 2), [], End(1, "ImportError: nothing", 1.0))
+    assert (result.passed, result.inference) == (0, 2)
+
+
 def test_errors_that_differ_in_numbers_and_names_are_one_cause():
     cases = [
         {"name": str(n), "outcome": "failed", "error": f"node '{n}': size {n}", "training": False}
