@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | row-models | random-graphs | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 row-models random-graphs popart-methods hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 test-no-vnni row-models random-graphs popart-methods hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -155,6 +155,13 @@ fuzz: .venv/dev
 # As dist-aarch64, and qemu-user.
 test-aarch64: .venv/dev
 	$(BIN)/python tests/support/kernel_builds.py 120 aarch64
+
+# A processor with AVX2, without what the emulator lacks and would warn of.
+NO_VNNI := Haswell,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm,-pcid
+
+# Products of 8-bit numbers on an emulated processor without VNNI. Needs qemu-user.
+test-no-vnni: .venv/dev
+	PYTHONPATH=tests/support qemu-x86_64 -cpu $(NO_VNNI) $(BIN)/python tests/support/integer_products.py 0 7
 
 ROW_MODELS ?= 5000
 

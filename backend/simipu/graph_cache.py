@@ -220,7 +220,7 @@ def _digest_facts(
     is_quantized = any(word in program.graph for word in (b"Linear", b"Integer"))
     engines = describe_engines(options.accelerators)
     if engines:
-        engines += f" {_read_processor()}"
+        engines += f" {_read_processor()} {os.environ.get('ONEDNN_MAX_CPU_ISA')}"
     facts = (
         _digest_software(),
         (options, options.num_cores, numerics, kernels, find_kernels().instructions, engines),

@@ -34,6 +34,9 @@ _MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
 _MAX_REASON = 500
 _READS_OF_SHAPES = (("Convert", 0), ("Reshape", 1))
 """Operators and inputs that are shapes, of no size for a scalar."""
+_MULTIPLIES_CODES = "LP_TRANSFORMS_MODE"
+"""Setting that allows products of codes instead of float products of quantized tensors. OpenVINO's
+documentation omits it."""
 _INT32 = np.iinfo(np.int32)
 _WIDE_TYPES = (openvino.Type.i64, openvino.Type.u64, openvino.Type.u32)
 Settings = Mapping[str, object]
@@ -154,15 +157,53 @@ def _make_settings(options: GraphOptions) -> dict[str, object]:
 def _compile(lowered: Lowered, settings: Settings, title: str) -> openvino.CompiledModel:
     # Imported here: a process that imports a compiled graph does not need it.
     import onnx
+    from onnxgraph import iter_nodes
 
     model = onnx.load_model_from_string(lowered.model)
     _give_addresses(model, lowered)
+    operators = {node.op_type for node in iter_nodes(model.graph)}
+    if "QuantizeLinear" in operators:
+        # Its ConvTranspose of int8 and of a weight with a zero point is wrong (docs/upstream.md).
+        is_exact = "ConvTranspose" not in operators and not _products_saturate()
+        settings = {**settings, _MULTIPLIES_CODES: is_exact}
     try:
         read = _find_core().read_model(model.SerializeToString())
         _reject_empty(read, title)
         return _find_core().compile_model(read, "CPU", settings)
     except RuntimeError as error:
         raise errors.AcceleratorError(f"{title} {_explain(error, model)}") from error
+
+
+@cache
+def _products_saturate() -> bool:
+    """Return whether OpenVINO's products of codes saturate on this machine, as ONNX Runtime's do
+    (`saturation`), found out once per process. Its library, oneDNN, has its own kernels, and its
+    own limit of the instructions that they use, ONEDNN_MAX_CPU_ISA."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    size = 64
+    values = {
+        "scale": np.float32(1),
+        "zero": np.uint8(0),
+        "codes": np.full((size, size), 127, np.int8),
+        "middle": np.int8(0),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["a"]),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "middle"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in ("x", "y")
+    )
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "product", [x], [y], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    read = _find_core().read_model(model.SerializeToString())
+    product = _find_core().compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    total = product.create_infer_request().infer({"x": np.full((size, size), 255, np.float32)})[0]
+    return bool((total != 255 * 127 * size).any())
 
 
 def _reject_empty(model: openvino.Model, title: str) -> None:

@@ -30,6 +30,7 @@ from onnxgraph import (
 
 from popef._tools.arrays import Array
 from simipu import errors
+from simipu.accelerators import uses_openvino
 from simipu.computed import NO_DATA, GraphOptions, Lowered, Weights
 from simipu.demand import MAX_FOLDED_OPERATIONS, measure
 from simipu.executable import Program
@@ -40,6 +41,7 @@ from simipu.numerics.comparisons import compare_exactly
 from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.lengths import clamp_lengths
+from simipu.numerics.quantized import quantize_exactly
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
 from simipu.operators import operator_of
@@ -196,6 +198,8 @@ def _limit_values(
         inferred = infer_shapes(model)
     if options.accelerators:
         is_changed = clamp_lengths(model, guard.faults) | compare_exactly(model, inferred)
+        if uses_openvino(options.accelerators):
+            is_changed |= quantize_exactly(model, inferred)
         inferred = infer_shapes(model) if is_changed else inferred
     return inferred, guard.faults
 

@@ -28,12 +28,17 @@ def signed_operand(place: int, zero_point: int, other: int) -> Guard:
 
     def body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
         shifted = _copy(node)
-        shifted.input.extend([""] * (zero_point + 1 - len(shifted.input)))
-        shifted.input[place] = _shift(chain, node.input[place])
-        zero = shifted.input[zero_point]
-        shifted.input[zero_point] = (
-            _shift(chain, zero) if zero else chain.constant(_SHIFT, np.uint8)
-        )
+        inputs = [*node.input, *[""] * (zero_point + 1 - len(node.input))]
+        for at in (place, zero_point):
+            if inputs[at]:
+                inputs[at] = _shift(chain, inputs[at])
+        # OpenVINO has no omitted input before others.
+        shifted.input[:] = [
+            name
+            if name or at > zero_point
+            else chain.constant(_SHIFT if at == zero_point else 0, np.uint8)
+            for at, name in enumerate(inputs)
+        ]
         chain.nodes.append(shifted)
 
     def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:

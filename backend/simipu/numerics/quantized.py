@@ -1,0 +1,242 @@
+"""Quantized numbers on OpenVINO, which computes them in float.
+
+A sum of products of codes is exact in float below 2^24, that is of at most 258 products. Longer
+sums become sums of several products, which it adds in 32 bits:
+
+    a b  =  a[:, :258] b[:258, :]  +  a[:, 258:516] b[258:516, :]  +  ...
+
+It rounds x / scale + zero point, half to even, where the standard rounds x / scale. So with an odd
+zero point halves go to the other neighbour. Here the quotient is rounded first:
+
+    QuantizeLinear(x, scale, zero)  =  QuantizeLinear(round(x / scale) * scale, scale, zero)
+
+The other operators that quantize become products, sums and the rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import Chain, attribute, describe_node, find_opset, iter_graphs, replace_nodes
+
+from simipu.errors import AcceleratorError
+
+MAX_TERMS = 258
+"""Largest number of products of two codes, 255 * 255 each, whose sum is below 2^24."""
+_ROUND_OPSET = 11
+"""First opset with Round, and in which Clip and Slice take tensors."""
+_MATRIX_AXES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Element types and shapes of a graph's tensors; None for an unknown size."""
+
+    types: Mapping[str, int]
+    shapes: Mapping[str, tuple[int | None, ...]]
+
+    def shape_of(self, node: onnx.NodeProto, name: str) -> tuple[int | None, ...]:
+        """Return the shape of an input of a node. Raises AcceleratorError if it is unknown."""
+        if name not in self.shapes:
+            raise _refuse(node, f"the input {name!r} of unknown rank")
+        return self.shapes[name]
+
+    def is_scalar(self, node: onnx.NodeProto, name: str) -> bool:
+        """Return whether an input of a node has one element."""
+        return prod(size or 0 for size in self.shape_of(node, name)) == 1
+
+
+def quantize_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
+    """Change `model`, in place, so that OpenVINO computes its quantized numbers as the standard
+    defines them, and return whether anything was changed. `inferred` is the same model with its
+    types and shapes. Raises AcceleratorError for a node for which that is not possible."""
+    facts, opset, is_changed = _collect(inferred), find_opset(model, 1), False
+    for graph in iter_graphs(model.graph):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            rewrite = None if node.domain else _REWRITES.get(node.op_type)
+            chain = Chain(f"{node.output[0]}/quantized") if rewrite else Chain("")
+            if rewrite is not None:
+                rewrite(chain, node, facts)
+            if chain.nodes and opset < _ROUND_OPSET:
+                raise AcceleratorError(
+                    f"{describe_node(node)} is not exact in opset {opset}; remove the accelerator, "
+                    f"or convert the model to opset {_ROUND_OPSET} or later"
+                )
+            nodes += chain.nodes or [node]
+            is_changed |= bool(chain.nodes)
+        if is_changed:
+            replace_nodes(graph, nodes)
+    return is_changed
+
+
+def _collect(inferred: onnx.ModelProto) -> _Facts:
+    types, shapes = dict[str, int](), dict[str, tuple[int | None, ...]]()
+    for graph in iter_graphs(inferred.graph):
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            tensor = info.type.tensor_type
+            types[info.name] = tensor.elem_type
+            if tensor.HasField("shape"):
+                shapes[info.name] = tuple(
+                    dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
+                )
+        for constant in graph.initializer:
+            types[constant.name], shapes[constant.name] = constant.data_type, tuple(constant.dims)
+    return _Facts(types, shapes)
+
+
+def _quantize(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    """Round x / scale before QuantizeLinear."""
+    source, scale = node.input[:2]
+    kind = facts.types.get(source)
+    is_float = kind in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    if not is_float or facts.types.get(scale) != kind or attribute(node, "block_size", 0):
+        return
+    along = scale
+    if not facts.is_scalar(node, scale):
+        rank = len(facts.shape_of(node, source))
+        along = _place(chain, scale, rank, attribute(node, "axis", 1))
+    rounded = chain.add("Round", chain.add("Div", source, along))
+    quantized = _copy(node)
+    quantized.input[0] = chain.add("Mul", rounded, along)
+    chain.nodes.append(quantized)
+
+
+def _quantize_dynamically(chain: Chain, node: onnx.NodeProto, _facts: _Facts) -> None:
+    """Compute the codes of DynamicQuantizeLinear from its scale and zero point."""
+    codes, scale, zero = node.output
+    ranged = _copy(node)
+    ranged.output[0] = f"{chain.prefix}/codes"
+    chain.nodes.append(ranged)
+    rounded = chain.add("Round", chain.add("Div", node.input[0], scale))
+    _finish(chain, codes, rounded, zero, TensorProto.UINT8)
+
+
+def _finish(chain: Chain, result: str, rounded: str, zero: str, kind: int) -> None:
+    """Add the codes of whole numbers in float: with the zero point, within the type's range."""
+    ends = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
+    total = chain.add("Add", rounded, chain.add("Cast", zero, to=TensorProto.FLOAT))
+    limits = chain.constant(ends.min), chain.constant(ends.max)
+    chain.add_as(result, "Cast", chain.add("Clip", total, *limits), to=kind)
+
+
+def _scale_matmul(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    """Compute QLinearMatMul as MatMulInteger, and quantize the sums."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
+    if not facts.is_scalar(node, a_scale) or not facts.is_scalar(node, y_scale):
+        raise _refuse(node, "scales by row")
+    total = helper.make_node("MatMulInteger", [a, b, a_zero, b_zero], [f"{chain.prefix}/sums"])
+    _add_split(chain, total, facts)
+    _requantize(chain, node, total.output[0], (a_scale, b_scale, y_scale, y_zero), facts)
+
+
+def _scale_convolution(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    """Compute QLinearConv as ConvInteger, add the bias, and quantize the sums."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
+    total = helper.make_node("ConvInteger", [x, w, x_zero, w_zero], [f"{chain.prefix}/sums"])
+    total.attribute.extend(node.attribute)
+    _add_split(chain, total, facts)
+    sums, rank = total.output[0], len(facts.shape_of(node, x))
+    if any(bias):
+        sums = chain.add("Add", sums, _place(chain, bias[0], rank, 1))
+    if not facts.is_scalar(node, w_scale):
+        w_scale = _place(chain, w_scale, rank, 1)
+    _requantize(chain, node, sums, (x_scale, w_scale, y_scale, y_zero), facts)
+
+
+def _requantize(
+    chain: Chain, node: onnx.NodeProto, sums: str, names: Sequence[str], facts: _Facts
+) -> None:
+    """Add the codes of sums: their product with one scale, as ONNX Runtime has it, is rounded."""
+    left, right, scale, zero = names
+    factor = chain.add("Div", chain.add("Mul", left, right), scale)
+    values = chain.add("Mul", chain.add("Cast", sums, to=TensorProto.FLOAT), factor)
+    kind = facts.types.get(zero, TensorProto.UINT8)
+    _finish(chain, node.output[0], chain.add("Round", values), zero, kind)
+
+
+def _add_split(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    """Add a product of whole numbers, split if its sums are long."""
+    before = len(chain.nodes)
+    _REWRITES[node.op_type](chain, node, facts)
+    if len(chain.nodes) == before:
+        chain.nodes.append(node)
+
+
+def _split_matmul(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    left, right = (facts.shape_of(node, name) for name in node.input[:2])
+    axis = -min(len(right), _MATRIX_AXES)
+    terms = right[axis] if left[-1] is None else left[-1]
+    if terms is None:
+        raise _refuse(node, "sums of unknown length")
+    if terms > MAX_TERMS:
+        _split(chain, node, terms, MAX_TERMS, (-1, axis))
+
+
+def _split_convolution(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+    filters = facts.shape_of(node, node.input[1])
+    if None in filters:
+        raise _refuse(node, "sums of unknown length")
+    channels, *taps = (size or 0 for size in filters[1:])
+    if channels * prod(taps) <= MAX_TERMS:
+        return
+    if attribute(node, "group", 1) != 1 or prod(taps) > MAX_TERMS:
+        raise _refuse(node, f"sums of {channels * prod(taps)} products")
+    _split(chain, node, channels, MAX_TERMS // prod(taps), (1, 1))
+
+
+def _split(
+    chain: Chain, node: onnx.NodeProto, size: int, block: int, axes: tuple[int, int]
+) -> None:
+    """Add the sum of products of slices of both operands."""
+    sums: list[str] = []
+    for start in range(0, size, block):
+        part = _copy(node)
+        for place, axis in enumerate(axes):
+            ends = ([start], [min(start + block, size)], [axis])
+            limits = [chain.shape(values) for values in ends]
+            part.input[place] = chain.add("Slice", node.input[place], *limits)
+        part.output[0] = chain.new_name()
+        part.name = f"{part.output[0]}/{node.op_type}"
+        chain.nodes.append(part)
+        sums.append(part.output[0])
+    total = sums[0]
+    for other in sums[1:-1]:
+        total = chain.add("Add", total, other)
+    chain.add_as(node.output[0], "Add", total, sums[-1])
+
+
+def _place(chain: Chain, name: str, rank: int, axis: int) -> str:
+    """Add the shape of a vector along an axis of a tensor."""
+    sizes = [1] * rank
+    sizes[axis] = -1
+    return chain.add("Reshape", name, chain.shape(sizes))
+
+
+def _refuse(node: onnx.NodeProto, what: str) -> AcceleratorError:
+    return AcceleratorError(
+        f"{describe_node(node)} has {what}, which OpenVINO does not compute exactly; remove the "
+        "accelerator"
+    )
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+_REWRITES: Mapping[str, Callable[[Chain, onnx.NodeProto, _Facts], None]] = {
+    "ConvInteger": _split_convolution,
+    "DynamicQuantizeLinear": _quantize_dynamically,
+    "MatMulInteger": _split_matmul,
+    "QLinearConv": _scale_convolution,
+    "QLinearMatMul": _scale_matmul,
+    "QuantizeLinear": _quantize,
+}
+"""Operators with what rewrites them, on this accelerator alone."""
