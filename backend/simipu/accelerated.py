@@ -149,7 +149,10 @@ def _open_on_gpu(lowered: Lowered, options: GraphOptions, title: str) -> Compute
         inlined = lowered
     else:
         inlined = Lowered(inline_weights(lowered).SerializeToString(), {}, lowered.fold)
-    entries = {} if options.falls_back else {"session.disable_cpu_ep_fallback": "1"}
+    # What the processor computes of quantized float products stays float, and saturates nowhere.
+    entries = {"session.disable_quant_qdq": "1"}
+    if not options.falls_back:
+        entries["session.disable_cpu_ep_fallback"] = "1"
     missing = sorted(set(names) - set(onnxruntime_providers()))
     if missing:
         raise _not_installed(chosen[0].name, f"ONNX Runtime has no {missing[0]}")

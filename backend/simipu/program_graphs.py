@@ -45,7 +45,9 @@ from simipu.numerics.quantized import quantize_exactly
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
 from simipu.operators import operator_of
+from simipu.operators.entry import Saturates
 from simipu.operators.ranges import find_attribute_fault
+from simipu.saturation import products_saturate
 from simipu.streams import Direction
 
 
@@ -161,7 +163,7 @@ def lower_program(
             inferred,
             kernels,
             keeps_codes=keeps,
-            portable=options.portable,
+            saturates=_find_saturation(options),
         )
     except errors.SimIpuError:
         raise
@@ -204,6 +206,17 @@ def _limit_values(
     return inferred, guard.faults
 
 
+def _find_saturation(options: GraphOptions) -> Saturates | None:
+    """Return which products of 8 bits saturate where a graph is computed; None for those that do on
+    this machine's processor."""
+    if options.portable:
+        return lambda _node: True
+    if options.accelerators and not uses_openvino(options.accelerators):
+        # TensorRT has no uint8. A GPU's session makes no products of dequantized tensors.
+        return lambda node: node.op_type != "DequantizeLinear" and products_saturate()
+    return None
+
+
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
     """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller
     one."""
@@ -236,11 +249,11 @@ def _lower_from_sources(
     kernels: KernelUse,
     *,
     keeps_codes: bool,
-    portable: bool = False,
+    saturates: Saturates | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, str]]:
     """Lower a model like `lower_model`, and return for each weight that it reads also the one of
     `weights` whose data it is, unless the graph holds values of that one, too."""
-    lowered = lower(model, numerics, inferred, kernels, portable=portable)
+    lowered = lower(model, numerics, inferred, kernels, saturates)
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)

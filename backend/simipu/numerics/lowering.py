@@ -11,7 +11,7 @@ Runtime lacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ from simipu.numerics.recurrent import GATES, Activation, Recurrence, add_kernel,
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.weights import find_codes, iter_readers, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
-from simipu.operators.entry import GraphContext
+from simipu.operators.entry import GraphContext, Saturates
 from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.placement import has_placement, strip_placement
 from simipu.saturation import products_saturate
@@ -87,22 +87,21 @@ def lower(
     numerics: Numerics | None,
     inferred: onnx.ModelProto | None = None,
     kernels: KernelUse = KernelUse.NONE,
-    *,
-    portable: bool = False,
+    saturates: Saturates | None = None,
 ) -> onnx.ModelProto:
     """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics`
     one that rounds nowhere on the way. Operators with a replacement in the operator table are
     replaced.
 
-    `inferred` is the result of `infer_shapes` for the model, if already known. `portable`: other
-    machines than this one compute the graph, too.
+    `inferred` is the result of `infer_shapes` for the model, if already known. `saturates`:
+    which products of 8 bits saturate (default: those that do on this machine's processor).
 
     Graph inputs and outputs keep their names and types; places are removed. A model with nothing to
     replace is returned unchanged. Narrow initializers without data (constants and device variables)
     become fp32 ones, except those that `kernels` read as halves or bytes. Raises LoadError before
     opset 11.
     """
-    saturates = (lambda: True) if portable else products_saturate
+    saturates = saturates or (lambda _node: products_saturate())
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels, saturates)
     if (expanded := lowering.expand_recurrences(model)) is not None:
         model = expanded
@@ -147,8 +146,8 @@ class _Lowering:
     """Facts about the tensors of a model and its subgraphs."""
 
     numerics: Numerics | None
-    kernels: KernelUse = KernelUse.NONE
-    saturates: Callable[[], bool] = products_saturate
+    kernels: KernelUse
+    saturates: Saturates
     halves: set[str] = field(default_factory=set)
     quarters: dict[str, QuarterFormat] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -176,7 +175,7 @@ class _Lowering:
         inferred: onnx.ModelProto,
         numerics: Numerics | None,
         kernels: KernelUse,
-        saturates: Callable[[], bool],
+        saturates: Saturates,
     ) -> _Lowering:
         found = _Lowering(numerics, kernels, saturates, constants=find_constants(inferred.graph))
         found._collect(inferred.graph)

@@ -18,6 +18,9 @@ from simipu.operators.rules.computing import elementwise
 from simipu.operators.rules.places import Rule
 
 Formula = Callable[[Context], Work]
+Saturates = Callable[[onnx.NodeProto], bool]
+"""Function that returns whether a node's product of uint8 and int8, or that of a float product
+which reads the node, saturates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class GraphContext:
     """Nodes of the node's own graph, by the names of their results."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
     """Constants whose data the graph itself holds."""
-    saturates: Callable[[], bool] = bool
-    """Whether products of uint8 and int8 saturate where the graph is computed; asked if needed."""
+    saturates: Saturates = lambda _node: False
+    """Whether a node's product of uint8 and int8 saturates where the graph is computed."""
 
 
 Body = Callable[[Chain, onnx.NodeProto, GraphContext], None]

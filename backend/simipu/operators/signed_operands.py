@@ -44,7 +44,7 @@ def signed_operand(place: int, zero_point: int, other: int) -> Guard:
     def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
         kinds = [around.types.get(node.input[at]) for at in (place, other)]
         is_mixed = kinds == [TensorProto.INT8, TensorProto.UINT8]
-        return body if is_mixed and around.saturates() else None
+        return body if is_mixed and around.saturates(node) else None
 
     return guard
 
@@ -52,7 +52,7 @@ def signed_operand(place: int, zero_point: int, other: int) -> Guard:
 def dequantized(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Dequantize a tensor of int8 as one of uint8."""
     is_signed = around.types.get(node.input[0]) == TensorProto.INT8
-    return _dequantize_unsigned if is_signed and around.saturates() else None
+    return _dequantize_unsigned if is_signed and around.saturates(node) else None
 
 
 def _dequantize_unsigned(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:

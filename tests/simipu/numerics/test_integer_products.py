@@ -9,7 +9,7 @@ import pytest
 from integer_products import FAMILIES, compute, find_error, find_saturating, optimise
 from onnx import TensorProto
 from onnxgraph import iter_nodes
-from simipu import saturation
+from simipu import GraphOptions, choose_accelerator, program_graphs, saturation
 from simipu.numerics import lower, lowering
 
 OTHERS = ("unoptimised", "half", "reference")
@@ -70,10 +70,27 @@ def test_a_machine_is_told_by_a_product_of_the_library():
     assert saturation.products_saturate() is bool((total != 255 * 127 * 100).any())
 
 
+def first_case(draw, name):
+    return next(case for case in draw(0) if case.name == name)
+
+
 def test_a_portable_graph_saturates_nowhere(monkeypatch):
     monkeypatch.setattr(lowering, "products_saturate", lambda: False)
-    case = next(case for case in products.draw_matrices(0) if case.name.endswith("uint8 x int8"))
+    case = first_case(products.draw_matrices, "MatMulInteger uint8 x int8")
     assert lower(case.model, None) is case.model
-    operators = [node.op_type for node in iter_nodes(lower(case.model, None, portable=True).graph)]
+    portable = program_graphs._find_saturation(GraphOptions(portable=True))
+    operators = [
+        node.op_type for node in iter_nodes(lower(case.model, None, saturates=portable).graph)
+    ]
     assert operators.count("MatMulInteger") == 1
     assert "Cast" in operators
+
+
+def test_a_gpu_dequantizes_signed_tensors(monkeypatch):
+    monkeypatch.setattr(program_graphs, "products_saturate", lambda: True)
+    options = GraphOptions(accelerators=(choose_accelerator("cuda", {}),))
+    saturates = program_graphs._find_saturation(options)
+    whole = first_case(products.draw_matrices, "MatMulInteger uint8 x int8").model
+    quantized = first_case(products.draw_quantized, "QDQ MatMul uint8 x int8").model
+    assert lower(whole, None, saturates=saturates) is not whole
+    assert lower(quantized, None, saturates=saturates) is quantized
