@@ -360,6 +360,8 @@ def _session_options(
         "session.model_external_initializers_file_folder_path", str(NO_DATA.parent)
     )
     session.add_session_config_entry("session.use_env_allocators", "1")
+    # Else a product with a weight that is dequantized in blocks has activations of 8 bits.
+    session.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if find_kernels().are_there:
         session.register_custom_ops_library(restore_characters(str(LIBRARY)))
     for library in options.libraries:

@@ -297,7 +297,29 @@ def _requantize(draw: Draw, values: Array, zero: Any) -> Case:
     return draw.case(expected, np.float32, float(1.01 * step), 13)
 
 
+def draw_blocks(seed: int) -> Iterator[Case]:
+    """Yield float products with a weight that is dequantized in blocks of its rows."""
+    block = 16
+    for number, (dtype, mode, has_zero) in enumerate(
+        itertools.product((U8, I8), MODES, (False, True))
+    ):
+        draw = Draw(seed + number, f"product with blocks of {dtype.__name__}")
+        x = draw.rng.standard_normal((3, 4 * block)).astype(np.float32)
+        w = draw.codes(dtype, (4 * block, 5), mode)
+        steps = (draw.rng.random((4, 5)) / 100).astype(np.float32)
+        zeros = draw.codes(dtype, steps.shape, "random") if has_zero else np.zeros((4, 5), dtype)
+        inputs = [draw.put("w", w), draw.put("steps", steps)]
+        inputs += [draw.put("zeros", zeros)] if has_zero else []
+        draw.put("x", x, constant=False)
+        draw.add("DequantizeLinear", inputs, "v", axis=0, block_size=block)
+        draw.add("MatMul", ["x", "v"])
+        values = wide(w, np.repeat(zeros, block, 0)) * np.repeat(steps, block, 0).astype(np.float64)
+        expected = x.astype(np.float64) @ values
+        yield draw.case(expected, np.float32, 1e-5 * float(np.abs(expected).max()), 21)
+
+
 FAMILIES = {
+    "blocks": draw_blocks,
     "matrices": draw_matrices,
     "convolutions": draw_convolutions,
     "dynamic": draw_dynamic,
