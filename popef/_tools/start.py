@@ -54,7 +54,11 @@ def _leave_out_working_folder(module: str) -> None:
     """Remove the working directory from the beginning of the path, where `python -m` puts it,
     unless this project itself is there. A json.py in it is not the standard library's."""
     first = sys.path[0]
-    if first in ("", os.getcwd()):
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        return
+    if first in ("", here):
         own = (module.partition(".")[0], __package__.partition(".")[0])
         if not any(os.path.isdir(os.path.join(first, name)) for name in own):
             del sys.path[0]
