@@ -89,7 +89,7 @@ def _guarded(node: onnx.NodeProto, around: GraphContext, careful: _Careful) -> B
         total = _add_up(chain, node, around)
         if _is_pool(node):
             total = chain.add("Sub", total, total)  # NaN of infinities
-        flag = _find_nan(chain, total, around.opset)
+        flag = _find_nan(chain, total, around.opset, _kind(node, around))
         then, otherwise = (Chain(f"{node.output[0]}/{branch}") for branch in ("nan", "number"))
         results = careful(then, usual, around)
         kept = [otherwise.add("Identity", name) for name in renamed]
@@ -171,19 +171,19 @@ def _reduce_along(chain: Chain, op_type: str, source: str, axes: Sequence[int], 
     return chain.add(op_type, source, chain.shape(axes))
 
 
-def _find_nan(chain: Chain, source: str, opset: int) -> str:
-    """Add the truths that say where a tensor is NaN."""
+def _find_nan(chain: Chain, source: str, opset: int, kind: int) -> str:
+    """Add the truths that say where a tensor, of the type `kind`, is NaN."""
     if opset >= _IS_NAN_OPSET:
         return chain.add("IsNaN", source)
-    kind = np.float32  # the only type that ONNX Runtime compares in these opsets
-    is_less = chain.add("Less", source, chain.constant(np.inf, kind))
-    is_greater = chain.add("Greater", source, chain.constant(-np.inf, kind))
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    is_less = chain.add("Less", source, chain.constant(np.inf, dtype))
+    is_greater = chain.add("Greater", source, chain.constant(-np.inf, dtype))
     return chain.add("Not", chain.add("Or", is_less, is_greater))
 
 
 def _flag(chain: Chain, source: str, around: GraphContext, kind: int) -> str:
     """Add 1 where a tensor is NaN, else 0."""
-    return chain.add("Cast", _find_nan(chain, source, around.opset), to=kind)
+    return chain.add("Cast", _find_nan(chain, source, around.opset, kind), to=kind)
 
 
 def _kind(node: onnx.NodeProto, around: GraphContext) -> int:
