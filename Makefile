@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | fusions | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 test-no-vnni row-models random-graphs popart-methods hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -183,6 +183,12 @@ METHODS ?=
 # METHODS="--only '*pool*' --refused" narrows it.
 popart-methods: .venv/dev
 	cd tests/support && ../../$(BIN)/python -m popart_methods.running $(METHODS)
+
+FUSIONS ?= 200
+
+# Graphs around the pattern of each of ONNX Runtime's optimisers; about ten minutes.
+fusions: .venv/dev
+	cd tests/support && ../../$(BIN)/python -m random_graphs.fusions $(FUSIONS)
 
 HOSTILE ?= 10000
 HOSTILE_PAYLOADS ?= 300

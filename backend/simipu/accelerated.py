@@ -148,7 +148,9 @@ def _open_on_gpu(lowered: Lowered, options: GraphOptions, title: str) -> Compute
     if not lowered.weights:
         inlined = lowered
     else:
-        inlined = Lowered(inline_weights(lowered).SerializeToString(), {}, lowered.fold)
+        inlined = replace(
+            lowered, model=inline_weights(lowered).SerializeToString(), weights={}, sources={}
+        )
     # What the processor computes of quantized float products stays float, and saturates nowhere.
     entries = {"session.disable_quant_qdq": "1"}
     if not options.falls_back:
@@ -158,7 +160,13 @@ def _open_on_gpu(lowered: Lowered, options: GraphOptions, title: str) -> Compute
         raise _not_installed(chosen[0].name, f"ONNX Runtime has no {missing[0]}")
     try:
         graph = OrtGraph(
-            inlined.model, {}, options, fold=inlined.fold, providers=providers, entries=entries
+            inlined.model,
+            {},
+            options,
+            fold=inlined.fold,
+            left_out=inlined.left_out,
+            providers=providers,
+            entries=entries,
         )
     except ORT_ERRORS as error:
         raise AcceleratorError(f"{title}: ONNX Runtime cannot load the graph: {error}") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,9 +61,10 @@ NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """Empty file for ONNX Runtime, which requires that the file of external data exists, though it
 never opens it for a value that it is given. Its folder contains nothing else."""
 ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
-_BROKEN_OPTIMIZERS = ["ReshapeFusion"] if ORT_VERSION < (1, 31) else []
-"""Optimizers to disable. Before 1.31 this one leaves nodes without an input that others still need,
-and no session can be created from the graph; packed transformers in half have such reshapes."""
+_BROKEN_OPTIMIZERS = ("ReshapeFusion",) if ORT_VERSION < (1, 31) else ()
+"""Optimizers to disable for every graph, besides those of `Lowered.left_out`. Before 1.31 this one
+leaves nodes without an input that others still need, and no session can be created from the graph;
+packed transformers in half have such reshapes."""
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """Parts of ONNX Runtime's messages when memory does not suffice."""
 
@@ -167,6 +168,7 @@ class OrtGraph:
         options: GraphOptions,
         *,
         fold: bool = True,
+        left_out: Sequence[str] = (),
         providers: Sequence[Provider] = (CPU_PROVIDER,),
         entries: Mapping[str, str] | None = None,
     ) -> None:
@@ -177,7 +179,7 @@ class OrtGraph:
         session_options = _session_options(self._weights, options)
         for key, value in (entries or {}).items():
             session_options.add_session_config_entry(key, value)
-        left_out = _BROKEN_OPTIMIZERS if fold else ["ConstantFolding", *_BROKEN_OPTIMIZERS]
+        disabled = [*_BROKEN_OPTIMIZERS, *left_out, *([] if fold else ["ConstantFolding"])]
         # Before ONNX Runtime 1.21 nothing can end the creation of a session.
         cancel = getattr(session_options, "set_load_cancellation_flag", bool)
         loading = EndedBy(lambda: cancel(True))
@@ -188,7 +190,7 @@ class OrtGraph:
                     model,
                     session_options,
                     providers=providers,
-                    disabled_optimizers=left_out,
+                    disabled_optimizers=disabled,
                     enable_fallback=0,  # the fallback prints, and tries again
                 )
         except ORT_ERRORS as error:
@@ -275,6 +277,8 @@ class Lowered:
     """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
     `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be
     cancelled. `reads`: the program's weights that the graph reads, or whose values it holds.
+    `left_out`: ONNX Runtime's optimisers that would change an answer
+    (`numerics.optimisers`).
     `sources`: the program's weight whose data a weight of the graph is, by the name of the latter;
     such data are in no other place of the graph. `rounds`: results are rounded to half or fp8,
     which is slow without kernels. `index_faults`: outputs that are above 0 if an index was out of
@@ -285,6 +289,7 @@ class Lowered:
     model: bytes
     weights: Mapping[str, Array]
     fold: bool = True
+    left_out: Sequence[str] = ()
     reads: Sequence[str] = ()
     rounds: bool = False
     index_faults: Mapping[str, str] = field(default_factory=dict)
@@ -319,7 +324,13 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     could, LoadTimeoutError and LoadMemoryError if the graph exceeds the limits in `options`.
     """
     try:
-        return OrtGraph(lowered.model, lowered.weights, options, fold=lowered.fold)
+        return OrtGraph(
+            lowered.model,
+            lowered.weights,
+            options,
+            fold=lowered.fold,
+            left_out=lowered.left_out,
+        )
     except errors.LoadTimeoutError as error:
         raise errors.LoadTimeoutError(f"program {label}: {error}") from error
     except ort_errors.NotImplemented as error:
@@ -337,7 +348,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
             ) from error
         _log.info("program %s loads a copy of its weights: %s", label, error)
         whole = inline_weights(lowered).SerializeToString()
-        return make_graph(Lowered(whole, {}, lowered.fold), options, label)
+        inlined = replace(lowered, model=whole, weights={}, sources={})
+        return make_graph(inlined, options, label)
 
 
 def _session_options(

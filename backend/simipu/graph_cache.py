@@ -61,7 +61,7 @@ MAX_COMPILED_BYTES, MAX_COMPILED_ENTRY_BYTES = 1 << 32, 1 << 30
 _ALIGNMENT = 64
 """Alignment of a compiled graph in its entry: OpenVINO copies weights that have less."""
 _DIGEST_BYTES, _SIZE_BYTES = 32, 8
-_FORMAT = 3
+_FORMAT = 4
 """Version of the entries' format."""
 
 _log = logging.getLogger("simipu")

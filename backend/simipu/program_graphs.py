@@ -41,6 +41,7 @@ from simipu.numerics.comparisons import compare_exactly
 from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.lengths import clamp_lengths
+from simipu.numerics.optimisers import find_unsafe_optimisers
 from simipu.numerics.quantized import quantize_exactly
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
@@ -182,8 +183,9 @@ def lower_program(
         warn_of_none()
     folded = demand.folded_operations
     fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
+    left_out = [*find_unsafe_optimisers(lowered, values, inferred)]  # as read from the cache
     return Lowered(
-        lowered.SerializeToString(), values, fold, reads, rounds, faults, sources=sources
+        lowered.SerializeToString(), values, fold, left_out, reads, rounds, faults, sources=sources
     )
 
 

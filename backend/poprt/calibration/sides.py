@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
 from simipu import GraphOptions, Lowered, count_all_operations, lower_model, open_lowered
 from simipu.kernels import find_kernels
-from simipu.numerics import KernelUse, Numerics
+from simipu.numerics import KernelUse, Numerics, find_unsafe_optimisers
 
 from popef._tools.arrays import Array
 
@@ -83,7 +83,8 @@ class Side:
                 ],
             )
             drop_unread_nodes(lowered.graph)
-            return Lowered(lowered.SerializeToString(), values)
+            left_out = find_unsafe_optimisers(lowered, values)
+            return Lowered(lowered.SerializeToString(), values, left_out=left_out)
 
         *_, limit_seconds = self._lower(kernels)
         options = GraphOptions(

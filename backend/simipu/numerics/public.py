@@ -7,6 +7,7 @@ from simipu.numerics.half import HALVES as HALVES
 from simipu.numerics.half import narrow_to_half as narrow_to_half
 from simipu.numerics.lowering import OLDEST_OPSET as OLDEST_OPSET
 from simipu.numerics.lowering import lower as lower
+from simipu.numerics.optimisers import find_unsafe_optimisers as find_unsafe_optimisers
 from simipu.numerics.options import KernelUse as KernelUse
 from simipu.numerics.options import Numerics as Numerics
 from simipu.numerics.quarter import FORMATS as FORMATS

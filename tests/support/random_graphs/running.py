@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from waiting import PATIENCE_SECONDS
 
-from random_graphs import draw
+from random_graphs import Drawn, draw
 from random_graphs.judging import CRASHES, EQUAL, PRECISIONS, WRONG, Outcome, judge
 
 _MAX_TOLD = 400
@@ -42,10 +42,13 @@ class Judged:
 
 
 class Judge:
-    """A child process that judges one graph at a time."""
+    """A child process that judges one graph at a time: the function `answer` of a module reads
+    seeds and precisions, or what the module has instead of those."""
 
-    def __init__(self, limit_seconds: float = PATIENCE_SECONDS) -> None:
-        self._limit_seconds = limit_seconds
+    def __init__(
+        self, limit_seconds: float = PATIENCE_SECONDS, module: str = "random_graphs.running"
+    ) -> None:
+        self._limit_seconds, self._module = limit_seconds, module
         self._start()
 
     def ask(self, seed: int, precision: str) -> Judged:
@@ -73,7 +76,7 @@ class Judge:
     def _start(self) -> None:
         paths = [str(Path(__file__).parents[1]), *(path for path in sys.path if path)]
         self._child = subprocess.Popen(
-            [sys.executable, "-c", "from random_graphs.running import answer; answer()"],
+            [sys.executable, "-c", f"from {self._module} import answer; answer()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -89,13 +92,20 @@ class Judge:
 
 def answer() -> None:
     """Judge the graphs requested on standard input; the main function of the child."""
+    answer_with(lambda seed, _: draw(seed), judge)
+
+
+def answer_with(
+    draw_one: Callable[[int, str], Drawn], judge_one: Callable[[Drawn, str], Outcome]
+) -> None:
+    """Draw and judge the graphs requested on standard input."""
     # Keep the output of libraries out of the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        seed, precision = line.split()
-        drawn = draw(int(seed))
-        found: Outcome = judge(drawn, precision)
+        seed, precision = line.rstrip("\n").split(" ", 1)
+        drawn = draw_one(int(seed), precision)
+        found = judge_one(drawn, precision)
         opset = drawn.model.opset_import[0].version
         operators = tuple(sorted({node.op_type for node in drawn.model.graph.node}))
         told = Judged(int(seed), precision, found.word, found.why, opset, operators)
