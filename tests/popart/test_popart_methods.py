@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import popart
 import pytest
-from popart_methods.cases import Case, iter_runs
+from popart.lowering.operation import RULES
+from popart_methods.cases import Case, compute, iter_runs
 from popart_methods.running import iter_cases, list_methods
 
 MAX_CASES = 6
@@ -37,3 +39,48 @@ def test_methods_are_right_or_refuse_with_an_error_of_popart(cases, part):
             if outcome in ("wrong", "escaped")
         ]
         assert not outcomes, method
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "aiGraphcore.bucketize",
+        "aiGraphcore.log1p",
+        "aiGraphcore.round",
+        "aiOnnx.thresholdedrelu",
+        "aiOnnx.roialign",
+        "aiOnnx.constantofshape",
+        "aiOnnx.randomnormal",
+        "aiOnnx.randomuniform",
+    ],
+)
+def test_all_cases_of_methods_that_were_wrong_are_right(cases, method):
+    outcomes = {
+        case.label: (outcome, text)
+        for case, outcome, text in iter_runs(cases[method])
+        if outcome in ("wrong", "escaped")
+    }
+    assert not outcomes
+
+
+def test_signs_of_zeros_and_infinities_turn_an_angle(cases):
+    (case,) = (case for case in cases["aiGraphcore.atan2"] if case.label == "float32 special pairs")
+    ((_, outcome, text),) = iter_runs([case])
+    assert outcome == "right", text
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "max", "equal"])
+def test_whole_numbers_of_64_bits_have_32_on_the_chip(cases, name):
+    chosen = [each for each in cases[f"aiOnnx.{name}"] if each.label == "uint64 plain"]
+    assert [outcome for _, outcome, _ in iter_runs(chosen)] == ["right"]
+
+
+def test_what_a_rule_does_not_expect_is_an_error_of_popart(monkeypatch):
+    def fail(_operation):
+        raise IndexError("three")
+
+    monkeypatch.setitem(RULES, ("", "Abs"), fail)
+    case = next(case for case in iter_cases(["elementwise"]) if case.method == "aiOnnx.abs")
+    text = r"^Op\(ai.onnx.Abs:6, .*\): IndexError: three; this is a defect of the lowering"
+    with pytest.raises(popart.popart_internal_exception, match=text):
+        compute(case)
