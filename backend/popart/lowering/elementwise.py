@@ -340,6 +340,7 @@ def _swish(operation: Operation) -> Sequence[Tensor]:
 @chip_rule("GeluErf")
 def _exact_gelu(operation: Operation) -> Sequence[Tensor]:
     """The chip's Gelu in the exact form."""
+    check_floats(operation, operation.x)
     return [operation.add("Gelu", operation.x, domain="ai.graphcore", approximate="none")]
 
 

@@ -72,6 +72,13 @@ def _as_it_is(operation: Operation) -> Sequence[Tensor]:
     return [operation.add(operation.node.op_type, *tensors, axis=axis)]
 
 
+@rule("ReverseSequence")
+def _reverse_sequence(operation: Operation) -> Sequence[Tensor]:
+    lengths = operation.cast(operation.input(1), TensorProto.INT64)
+    places = {name: operation.attribute(name) for name in ("batch_axis", "time_axis")}
+    return [operation.add("ReverseSequence", operation.x, lengths, **places)]
+
+
 @rule("Scatter", "ScatterElements")
 def _scatter(operation: Operation) -> Sequence[Tensor]:
     x, axis = operation.x, operation.axis(0)

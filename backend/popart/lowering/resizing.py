@@ -116,6 +116,9 @@ def _align_regions(operation: Operation) -> Sequence[Tensor]:
 @rule("Upsample")
 def _upsample(operation: Operation) -> Sequence[Tensor]:
     scales = operation.attribute("scales")
+    if operation.version < 7:  # noqa: PLR2004
+        sides = [float(operation.attribute(f"{name}_scale", 1.0)) for name in ("height", "width")]
+        scales = [1.0, 1.0, *sides]
     values = operation.value(1) if scales is None else np.asarray(scales, _F)
     if values is None:
         raise popart_exception(f"{operation.describe()}: the scales must be a constant")

@@ -89,7 +89,7 @@ def pool(x: Array, kind: str, kernel: int, stride: int, pads: Sequence[int], cei
     for place in range(count):
         start = place * stride - before
         window = x[..., max(0, start) : max(0, start + kernel)]
-        empty = float(np.finfo(np.float32).min) if kind == "max" else 0.0
+        empty = -np.inf if kind == "max" else 0.0
         if kind == "lp":
             made[..., place] = np.sqrt((window**2).sum(-1))
         elif not window.shape[2]:
