@@ -97,3 +97,14 @@ def pool(x: Array, kind: str, kernel: int, stride: int, pads: Sequence[int], cei
         else:
             made[..., place] = window.max(-1) if kind == "max" else window.mean(-1)
     return made
+
+
+def local_norm(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """Return LRN: the rest of an even window is behind."""
+    x = x.astype(np.float64)
+    scale = np.empty_like(x)
+    for channel in range(x.shape[1]):
+        start = max(0, channel - (size - 1) // 2)
+        window = x[:, start : channel + size // 2 + 1]
+        scale[:, channel] = bias + alpha / size * (window**2).sum(1)
+    return np.asarray(x / scale**beta)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from popart_methods.by_hand import local_norm
 from popart_methods.cases import VERSIONS, Array, Case, Expect, ask_witness, standard
 from popart_methods.values import FLOATS, TYPES, mixed, plain
 
@@ -181,7 +182,7 @@ def _iter_norms() -> Iterator[Case]:
                 0.5,
                 0.75,
                 2.0,
-                expect=lambda x, s=size: _local_norm(x, s, 0.5, 0.75, 2.0),
+                expect=lambda x, s=size: local_norm(x, s, 0.5, 0.75, 2.0),
                 rtol=1e-4,
             )
     for beta, alpha in ((0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)):
@@ -193,7 +194,7 @@ def _iter_norms() -> Iterator[Case]:
             alpha,
             beta,
             1.0,
-            expect=lambda x, a=alpha, b=beta: _local_norm(x, 2, a, b, 1.0),
+            expect=lambda x, a=alpha, b=beta: local_norm(x, 2, a, b, 1.0),
             rtol=1e-4,
         )
     for p, axis in itertools.product((1, 2, 3), (0, 1, -1, 2)):
@@ -230,16 +231,6 @@ def _batch_norm(*parts: Array, count: int, momentum: float) -> Any:
         return y
     moved = [momentum * a + (1 - momentum) * b for a, b in zip(old, (mean, spread), strict=True)]
     return (y, *moved, mean, spread)
-
-
-def _local_norm(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
-    x = _double(x)
-    scale = np.empty_like(x)
-    for channel in range(x.shape[1]):
-        start = max(0, channel - (size - 1) // 2)
-        window = x[:, start : channel + size // 2 + 1]
-        scale[:, channel] = bias + alpha / size * (window**2).sum(1)
-    return np.asarray(x / scale**beta)
 
 
 def _iter_recurrent() -> Iterator[Case]:
