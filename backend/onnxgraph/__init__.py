@@ -19,6 +19,7 @@ from onnxgraph.edit import (
     forget_values,
     keep_opsets,
     keep_outputs,
+    list_outputs_once,
     make_body,
     make_cast,
     make_identity,
@@ -30,6 +31,7 @@ from onnxgraph.edit import (
     replace_outputs,
     set_attribute,
     set_shape,
+    spell_domains,
     without_weights,
 )
 from onnxgraph.inference import (
@@ -160,6 +162,7 @@ __all__ = [
     "keep_outputs",
     "lend_weights",
     "like_first_input",
+    "list_outputs_once",
     "make_body",
     "make_cast",
     "make_identity",
@@ -179,6 +182,7 @@ __all__ = [
     "set_attribute",
     "set_shape",
     "sort_nodes",
+    "spell_domains",
     "used_names",
     "without_weights",
     "write_with_data",

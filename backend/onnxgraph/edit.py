@@ -13,9 +13,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgraph.nodes import (
+    STANDARD_DOMAINS,
+    GraphError,
     find_inputs,
     find_own_names,
+    fresh_name,
     iter_bodies,
+    iter_defined,
     iter_nodes,
     iter_reads,
     used_names,
@@ -117,6 +121,33 @@ def _replace(field: Any, values: Iterable[onnx.ValueInfoProto]) -> None:
     field.extend(kept)
 
 
+def list_outputs_once(graph: onnx.GraphProto) -> None:
+    """Keep an output that a main graph lists several times at its first place only: callers tell
+    outputs apart by their names.
+
+    Outputs of bodies are told apart by their places, so an Identity makes what a body lists again.
+    """
+    once = {value.name: value for value in reversed(graph.output)}
+    if len(once) < len(graph.output):
+        replace_outputs(graph, reversed(once.values()))
+    bodies = [body for node in iter_nodes(graph) for body in iter_bodies(node)]
+    if any(len({value.name for value in body.output}) < len(body.output) for body in bodies):
+        taken = set(iter_defined(graph))
+        for body in bodies:
+            _repeat_outputs(body, taken)
+
+
+def _repeat_outputs(body: onnx.GraphProto, taken: set[str]) -> None:
+    seen: set[str] = set()
+    for value in body.output:
+        name = value.name
+        if name in seen:
+            value.name = fresh_name(f"{name}/again", taken)
+            taken.add(value.name)
+            body.node.append(make_identity(name, value.name, value.name))
+        seen.add(name)
+
+
 def keep_outputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
     """Keep only the outputs `names`, in that order; raises KeyError for a name that is no
     output."""
@@ -141,6 +172,46 @@ def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:
     kept = [entry for entry in model.opset_import if entry.domain in domains]
     del model.opset_import[:]
     model.opset_import.extend(kept)
+
+
+def spell_domains(model: onnx.ModelProto) -> None:
+    """Spell the domain of the standard's operators "" everywhere, in functions too. "ai.onnx" means
+    the same, but onnx does not know it in nodes.
+
+    Raises GraphError for a model that imports two versions under the two spellings.
+    """
+    owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
+    for owner in owners:
+        imports = [each for each in owner.opset_import if each.domain in STANDARD_DOMAINS]
+        if not any(each.domain for each in imports):
+            continue
+        versions = sorted({each.version for each in imports})
+        if len(versions) > 1:
+            raise GraphError(
+                f"expected one version of the operators of ai.onnx, found {versions[0]} and "
+                f"{versions[-1]} under its two spellings '' and 'ai.onnx'; keep one import"
+            )
+        others = [each for each in owner.opset_import if each.domain not in STANDARD_DOMAINS]
+        del owner.opset_import[:]
+        owner.opset_import.extend([helper.make_opsetid("", versions[0]), *others])
+    for function in model.functions:
+        function.domain = _spell(function.domain)
+        for node in function.node:
+            _spell_in(node)
+    for node in model.graph.node:
+        _spell_in(node)
+
+
+def _spell_in(node: onnx.NodeProto) -> None:
+    if node.domain:
+        node.domain = _spell(node.domain)
+    for body in iter_bodies(node):
+        for inner in body.node:
+            _spell_in(inner)
+
+
+def _spell(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:

@@ -39,6 +39,7 @@ def read_model(model: Any) -> onnx.ModelProto:
         found = _read(model)
         if found is not None:
             onnxgraph.check_texts(found.graph)
+            onnxgraph.spell_domains(found)
             return found
     except DecodeError:
         pass

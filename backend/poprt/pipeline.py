@@ -28,13 +28,13 @@ from poprt.passes.precision.floats import has_halves, is_half
 
 CONVERSION = (
     # Admission: check that the model is valid and supported.
-    *"check_opset inline_custom_operators check_operators admit".split(),
+    *"spell_domains check_opset inline_custom_operators check_operators admit".split(),
     # Interface: inputs and outputs, their shapes, the opset.
     *(
-        "limit_ir_version sort_graph remove_initializer_from_input remove_outputs add_checkpoints "
-        "fix_inputs const_input_shape upgrade_legacy_opset convert_version settle_bodies "
-        "settle_defaults settle_layouts settle_slices settle_slopes settle_windows settle_bits "
-        "settle_conditions"
+        "limit_ir_version list_outputs_once sort_graph remove_initializer_from_input "
+        "remove_outputs add_checkpoints fix_inputs const_input_shape upgrade_legacy_opset "
+        "convert_version settle_bodies settle_defaults settle_layouts settle_slices settle_slopes "
+        "settle_windows settle_bits settle_conditions"
     ).split(),
     # Folding: compute constants once, and remove what need not be computed.
     *(
@@ -84,11 +84,11 @@ AHEAD = ("constant_folding", "shape_inference")
 """Passes that `infer_shape_ahead` runs before all others that change a model."""
 PREPARATION = (
     *(
-        "inline_custom_operators admit limit_ir_version remove_initializer_from_input "
-        "upgrade_legacy_opset keep_outputs settle_bodies settle_defaults settle_layouts "
-        "settle_slopes settle_windows forget_declared_shapes widen_integers check_chip_operators "
-        "carry_caches fold_shapes check_static unique_name_for_nodes check_ipu_operators "
-        "check_demand declare_outputs"
+        "spell_domains inline_custom_operators admit limit_ir_version list_outputs_once "
+        "remove_initializer_from_input upgrade_legacy_opset keep_outputs settle_bodies "
+        "settle_defaults settle_layouts settle_slopes settle_windows forget_declared_shapes "
+        "widen_integers check_chip_operators carry_caches fold_shapes check_static "
+        "unique_name_for_nodes check_ipu_operators check_demand declare_outputs"
     ).split(),
 )
 """Passes that the compiler always runs first: a graph may be converted elsewhere, or not at all."""

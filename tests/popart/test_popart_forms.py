@@ -60,7 +60,7 @@ def test_a_node_that_cannot_be_lowered_is_named(case):
 
 def test_a_registered_body_makes_an_operator_of_a_user():
     from poprt.passes import register_op_body
-    from poprt.passes.interface import custom_operators
+    from poprt.passes.inlining import custom_operators
 
     known = dict(custom_operators._BODIES)
     try:

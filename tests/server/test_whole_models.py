@@ -17,7 +17,7 @@ from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.converter import MFConverter, Sharder
 from poprt.passes import register_op_body
-from poprt.passes.interface.custom_operators import _BODIES
+from poprt.passes.inlining.custom_operators import _BODIES
 from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, make_model
 from triton_clients import read_metric

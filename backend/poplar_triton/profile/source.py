@@ -155,7 +155,8 @@ class OnnxSource:
         except DecodeError as error:
             what = explain(file, ONNX)
             raise CompileError(f"{file} is not a valid ONNX model: {error}{what}") from error
-        get_pass("check_operators")(self._model)
+        for name in ("spell_domains", "inline_custom_operators", "check_operators"):
+            self._model = get_pass(name)(self._model)
         strip_weights(self._model, find_folders(file))
         check_names(self._model, self.input_shape)
         get_pass("admit")(self._model)

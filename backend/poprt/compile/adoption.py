@@ -27,7 +27,9 @@ from onnxgraph import (
     find_inputs,
     fresh_name,
     iter_defined,
+    list_outputs_once,
     set_shape,
+    spell_domains,
 )
 from simipu import (
     CompileError,
@@ -44,6 +46,7 @@ from simipu.numerics import Numerics
 
 from popef._tools.file_kinds import ONNX, explain
 from poprt.compile.executable import make_main
+from poprt.passes.inlining.custom_operators import InlineCustomOperators
 from poprt.pipeline import estimate
 
 _log = logging.getLogger("simipu")
@@ -72,9 +75,12 @@ def adopt_graph(
     try:
         model = onnx.load(path, load_external_data=False)
         bring_all_in(model, *find_folders(path))
+        spell_domains(model)
+        model = InlineCustomOperators().run(model)
         check_graph(model)
         drop_weight_inputs(model)
-    except (OSError, DecodeError, GraphError) as error:
+        list_outputs_once(model.graph)
+    except (OSError, DecodeError, GraphError, CompileError) as error:
         what = f"{error}{explain(path, ONNX)}"
         raise LoadError(f"graph {path}: expected an ONNX model, found {what}") from error
     streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)

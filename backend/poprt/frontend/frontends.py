@@ -34,6 +34,7 @@ from onnxgraph import (
     iter_nodes,
     iter_tensors,
     outline,
+    spell_domains,
     without_weights,
 )
 from simipu import CompileError, Direction, Stream
@@ -114,7 +115,9 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     """Check that the standard allows the model; skip the weights `heavy`.
 
     Two extensions of the standard pass: Casts with a scale in models converted to 8 bits, and
-    places of nodes in models for several IPUs.
+    places of nodes in models for several IPUs. So do inputs and outputs without a shape or a type,
+    which the checker rejects without their names: those of outputs are inferred, const_input_shape
+    asks for the shapes of inputs, and admit for their types.
 
     Raises:
         onnx.checker.ValidationError: with the reason.
@@ -137,7 +140,23 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
         if node.op_type == "Cast":
             for scale in [each for each in node.attribute if each.name == "scale"]:
                 node.attribute.remove(scale)
+    spell_domains(light)
+    _declare_missing(light.graph)
+    # The checker rejects functions of other opsets than the model's. They are inlined, converted
+    # and checked by inline_custom_operators.
+    functions = [each for each in light.functions if each.domain in STANDARD_DOMAINS]
+    del light.functions[:]
+    light.functions.extend(functions)
     onnx.checker.check_model(light)
+
+
+def _declare_missing(graph: onnx.GraphProto) -> None:
+    """Declare some type and some shape for inputs and outputs without them."""
+    for value in (*graph.input, *graph.output):
+        if value.type.WhichOneof("value") in (None, "tensor_type"):
+            tensor = value.type.tensor_type
+            tensor.elem_type = tensor.elem_type or TensorProto.FLOAT
+            tensor.shape.SetInParent()
 
 
 Model = onnx.ModelProto | bytes | str | Path
@@ -202,6 +221,7 @@ def open_model(file: Path) -> onnx.ModelProto:
     """
     model = _read(file)
     try:
+        spell_domains(model)
         for tensor, is_weight in iter_tensors(model.graph):
             is_placed = is_weight and is_outlined(tensor)
             if tensor.data_location == TensorProto.EXTERNAL and not is_placed:

@@ -9,7 +9,7 @@ the names that the real tool's scripts import.
 import pkgutil
 from importlib import import_module
 
-from poprt.passes.interface.custom_operators import register_op_body, register_op_function
+from poprt.passes.inlining.custom_operators import register_op_body, register_op_function
 from poprt.passes.onnx_helper import get_dtype, get_shape
 from poprt.passes.pattern_helper import Found, PatternMatcher
 from poprt.passes.precision.comparison import layer_precision_compare

@@ -155,3 +155,28 @@ def test_a_graph_without_end_is_refused(tmp_path, make):
     (tmp_path / "m.onnx").write_bytes(make().SerializeToString())
     with pytest.raises(LoadError):
         adopt(tmp_path / "m.onnx", BOTH, {})
+
+
+@pytest.mark.parametrize("form", ["function", "domain", "twice"])
+def test_the_graph_may_have_functions_and_unusual_forms(tmp_path, form):
+    text = {
+        "function": '<ir_version: 8, opset_import: ["": 17, "my": 1]> forms (float[4] x) => '
+        '(float[4] y) { y = my.F(x) } <opset_import: ["": 17], domain: "my"> '
+        "F (a) => (b) { b = Neg(a) }",
+        "domain": '<ir_version: 8, opset_import: ["": 17]> forms (float[4] x) => (float[4] y) '
+        "{ y = Neg(x) }",
+        "twice": '<ir_version: 8, opset_import: ["": 17]> forms (float[4] x) => '
+        "(float[4] y, float[4] y) { y = Neg(x) }",
+    }[form]
+    model = onnx.parser.parse_model(text)
+    if form == "domain":
+        model.graph.node[0].domain = model.opset_import[0].domain = "ai.onnx"
+    onnx.save(model, tmp_path / "model.onnx")
+    executable = adopt(tmp_path / "model.onnx", BOTH, {})
+    engine = Engine(executable, Device(executable.target))
+    collected = {}
+    engine.connect_input("h", lambda most: np.arange(4, dtype=np.float32))
+    engine.connect_output("i", lambda rows: collected.update(y=rows))
+    engine.run(0)
+    engine.run(1)
+    np.testing.assert_array_equal(np.ravel(collected["y"]), [0, -1, -2, -3])

@@ -109,6 +109,13 @@ class Admit(Pass):
             check_graph(model, without_weights=True)
         except GraphError as error:
             raise CompileError(str(error)) from error
+        for value in find_inputs(model.graph):
+            tensor = value.type.tensor_type
+            if value.type.WhichOneof("value") in (None, "tensor_type") and not tensor.elem_type:
+                raise CompileError(
+                    f"input {value.name!r} has no type; export the model with its element type, "
+                    "such as FLOAT"
+                )
         return model
 
 

@@ -1,2 +1,1 @@
-"""Passes that change a model's own data: inputs and outputs, names, order, initializers, custom
-operators."""
+"""Passes that change a model's own data: inputs, outputs, names, order, domains, initializers."""

@@ -22,12 +22,14 @@ from onnxgraph import (
     iter_nodes,
     iter_shapes,
     keep_outputs,
+    list_outputs_once,
     make_identity,
     name_nodes,
     rename,
     replace_nodes,
     set_attribute,
     sort_nodes,
+    spell_domains,
 )
 from simipu import CompileError
 
@@ -38,6 +40,31 @@ from poprt.rewrite.weights import MAXIMUM_IR_VERSION
 MINIMUM_IR_VERSION = 8
 """Minimum IR version of converted models. ONNX IR 4 made initializers independent of inputs, and
 every pass here relies on that. Every supported ONNX Runtime reads 8."""
+
+
+@register("spell_domains", stage=Stage.ADMISSION, default=True, is_ours=True)
+class SpellDomains(Pass):
+    """Spell the domain of the standard's operators "" in nodes and imports, where a model spells it
+    "ai.onnx"."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Spell the domain. Raise CompileError for two versions under the two spellings."""
+        try:
+            spell_domains(model)
+        except GraphError as error:
+            raise CompileError(str(error)) from error
+        return model
+
+
+@register("list_outputs_once", stage=Stage.INTERFACE, default=True, is_ours=True)
+class ListOutputsOnce(Pass):
+    """Keep an output that a model lists several times once: callers tell outputs apart by their
+    names. In bodies an Identity makes what is listed again."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Remove or make the repeated outputs."""
+        list_outputs_once(model.graph)
+        return model
 
 
 @register("limit_ir_version", stage=Stage.INTERFACE, default=True, is_ours=True)

@@ -122,7 +122,7 @@ class ConvertVersion(Pass):
                 model = KeepHardmaxes().run(model)
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
-            change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
+            change_without_weights(model, large, partial(convert_by_onnx, version=self._version))
             if found < OLDEST_OPSET <= self._version:
                 model = KeepResizes().run(model)
         return model
@@ -136,7 +136,11 @@ def _drop_unread_values(model: onnx.ModelProto) -> None:
             drop_attribute(node, "value")
 
 
-def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def convert_by_onnx(
+    model: onnx.ModelProto, version: int, what: str = "the model"
+) -> onnx.ModelProto:
+    """Return a model in a newer opset, by onnx's converter. Raise CompileError, which speaks of
+    `what`, if the converter fails."""
     if find_opset(model, 1) < SCAN_HAS_NO_BATCH <= version:
         old = next((node for node in iter_nodes(model.graph) if node.op_type == "Scan"), None)
         if old is not None:
@@ -146,7 +150,9 @@ def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
                 f"opset {version} lack; export the model with opset {SCAN_HAS_NO_BATCH} or later"
             )
     context = onnx.checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}
+    others = {each.domain: each.version for each in model.opset_import if each.domain}
+    context.ir_version = model.ir_version
+    context.opset_imports = {**others, "": find_opset(model, 1)}
     try:
         for node in iter_nodes(model.graph):  # the converter crashes on invalid ones
             if not any(True for _ in iter_bodies(node)):
@@ -154,7 +160,7 @@ def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         return onnx.version_converter.convert_version(model, version)
     except _ONNX_ERRORS as error:
         raise CompileError(
-            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
+            f"{what} cannot be converted to opset {version}: {' '.join(str(error).split())}"
         ) from error
 
 

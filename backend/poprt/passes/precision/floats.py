@@ -103,13 +103,21 @@ def _types(graph: onnx.GraphProto) -> set[int]:
 
 def is_half(model: onnx.ModelProto) -> bool:
     """Return whether a model computes in half only: it has halves and no floats."""
-    types = _types(model.graph)
+    types = set().union(*map(_types, (model.graph, *_function_graphs(model))))
     return TensorProto.FLOAT16 in types and TensorProto.FLOAT not in types
+
+
+def _function_graphs(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    """Return the nodes of the model's functions: they are not inlined yet when options are read."""
+    return [onnx.GraphProto(node=function.node) for function in model.functions]
 
 
 def has_halves(model: onnx.ModelProto) -> bool:
     """Return whether any tensor of a model is known to be in half."""
-    return any(TensorProto.FLOAT16 in _types(graph) for graph in iter_graphs(model.graph))
+    graphs = (model.graph, *_function_graphs(model))
+    return any(
+        TensorProto.FLOAT16 in _types(inner) for each in graphs for inner in iter_graphs(each)
+    )
 
 
 @register("double_to_float", stage=Stage.FOLDING, default=True, before="constant_folding")

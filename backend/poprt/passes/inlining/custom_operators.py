@@ -1,18 +1,17 @@
-"""Custom operators of users. A Python function writes such an operator as operators of the
-standard, which replace it in the graph.
+"""Custom operators of users, and the functions of a model. A Python function, or an ONNX function
+of the user or of the model, writes such an operator as operators of the standard, which replace it
+in the graph.
 
-After that the model has no custom operators. Shapes, precision, time and memory are those of the
-written nodes, and a server needs none of the user's code. (The real tool loads C++ libraries
-instead, which are code for the real compiler.)
+After that the model has neither. Shapes, precision, time and memory are those of the written nodes,
+and a server needs none of the user's code. (The real tool loads C++ libraries instead, which are
+code for the real compiler.)
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
-from onnx import AttributeProto, defs
 from onnxgraph import (
     STANDARD_DOMAINS,
     attribute,
@@ -20,6 +19,7 @@ from onnxgraph import (
     iter_bodies,
     iter_defined,
     iter_graphs,
+    iter_nodes,
     iter_reads,
     rename,
     replace_nodes,
@@ -29,17 +29,16 @@ from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
+from poprt.passes.inlining.functions import (
+    MAX_NESTED,
+    MAX_NODES,
+    Body,
+    Function,
+    ModelFunctions,
+)
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.names import take_name
 
-Body = Callable[[onnx.NodeProto, int], Sequence[onnx.NodeProto]]
-"""Function that returns the nodes for a node of the operator and the opset of its model. The nodes
-read the node's inputs and make its outputs. The node's names are placeholders for those of the
-model. Names between inputs and outputs are free."""
-_MAX_NESTED = 16
-"""Maximum depth of bodies inside bodies."""
-_MAX_NODES = 20_000
-"""Maximum number of nodes that all bodies may make."""
 _BODIES: dict[tuple[str, str], Body] = {}
 
 
@@ -72,82 +71,27 @@ def register_op_function(function: onnx.FunctionProto) -> None:
 
     Raises CompileError for operators of the ONNX standard.
     """
-    register_op_body(function.name, function.domain)(_Function(function).expand)
-
-
-class _Function:
-    """ONNX function as a body."""
-
-    def __init__(self, function: onnx.FunctionProto) -> None:
-        self._function = function
-        self._opset = max(
-            (each.version for each in function.opset_import if each.domain in STANDARD_DOMAINS),
-            default=0,
-        )
-
-    def expand(self, node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
-        """Return the function's nodes with the names and attributes of `node`."""
-        function = self._function
-        self._check_opset(opset)
-        given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
-        graph = onnx.GraphProto(node=function.node)
-        for inner in iter_graphs(graph):
-            for each in inner.node:
-                _resolve(each, given)
-        missing = len(function.input) - len(node.input)
-        names = dict(zip(function.input, [*node.input, *[""] * missing], strict=False))
-        names |= dict(zip(function.output, node.output, strict=False))
-        rename(graph, names)
-        return list(graph.node)
-
-    def _check_opset(self, opset: int) -> None:
-        """Raise CompileError if an operator of the function differs between its opset and the
-        model's."""
-        for node in self._function.node:
-            if node.domain not in STANDARD_DOMAINS or self._opset == opset:
-                continue
-            try:
-                versions = {
-                    defs.get_schema(node.op_type, each).since_version
-                    for each in (self._opset, opset)
-                }
-            except defs.SchemaError:
-                versions = set()
-            if len(versions) != 1:
-                raise CompileError(
-                    f"its function is of opset {self._opset}, the model of opset {opset}, and "
-                    f"{node.op_type} is not the same in both; write the function in the model's "
-                    "opset"
-                )
-
-
-def _resolve(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> None:
-    """Replace references to attributes by their values. References without a value are removed."""
-    found = []
-    for each in node.attribute:
-        value = given.get(each.ref_attr_name) if each.ref_attr_name else each
-        if value is not None:
-            own = copy.deepcopy(value)
-            own.name = each.name
-            found.append(own)
-    del node.attribute[:]
-    node.attribute.extend(found)
+    register_op_body(function.name, function.domain)(Function(function).expand)
 
 
 @register(
     "inline_custom_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before="admit"
 )
 class InlineCustomOperators(Pass):
-    """Put what was registered for users' operators (`register_op_body`, `register_op_function`) in
-    the place of their nodes, bodies' too."""
+    """Put what was registered for users' operators (`register_op_body`, `register_op_function`),
+    and the bodies of the model's own functions, in the place of their nodes, bodies' too."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Inline the bodies. Raise CompileError for a body that does not make its node's outputs,
-        and for endless nesting."""
-        opset, made = find_opset(model, 1), 0
-        for depth in range(_MAX_NESTED + 1):
+        for functions that call themselves, and for more nodes than a model may have."""
+        functions = ModelFunctions(model, _BODIES)
+        model, made = functions.raise_opset(model), 0
+        opset = find_opset(model, 1)
+        for depth in range(MAX_NESTED + 1):
             graphs = [
-                graph for graph in iter_graphs(model.graph) if any(map(_is_custom, graph.node))
+                graph
+                for graph in iter_graphs(model.graph)
+                if any(_find_body(node, functions) for node in graph.node)
             ]
             if not graphs:
                 break
@@ -155,15 +99,20 @@ class InlineCustomOperators(Pass):
             for graph in graphs:
                 nodes: list[onnx.NodeProto] = []
                 for node in graph.node:
-                    found = _inline(node, opset, taken)
-                    nodes += found
-                    made += len(found) if _is_custom(node) else 0
-                    if made > _MAX_NODES or depth == _MAX_NESTED:
+                    body = _find_body(node, functions)
+                    if body is None:
+                        nodes.append(node)
+                        continue
+                    inlined = _inline(node, body, opset, taken, functions)
+                    nodes += inlined
+                    made += len(inlined)
+                    if made > MAX_NODES or depth == MAX_NESTED:
                         raise CompileError(
                             f"{_describe(node)}: its body has no end: it holds the operator "
-                            f"itself, or more than {_MAX_NODES} nodes"
+                            f"itself, or more than {MAX_NODES} nodes"
                         )
                 replace_nodes(graph, nodes)
+        del model.functions[:]
         return model
 
 
@@ -171,32 +120,42 @@ def _describe(node: onnx.NodeProto) -> str:
     return f"node {node.name!r} ({node.domain}.{node.op_type})"
 
 
-def _is_custom(node: onnx.NodeProto) -> bool:
-    return (node.domain, node.op_type) in _BODIES
+def _find_body(node: onnx.NodeProto, functions: ModelFunctions) -> Body | None:
+    """Return what writes the node as others; None for a node that stays."""
+    body = _BODIES.get((node.domain, node.op_type))
+    if body is None:
+        function = functions.find(node)
+        body = function.expand if function is not None else None
+    return body
 
 
-def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that replace a node."""
-    if not _is_custom(node):
-        return [node]
+def _inline(
+    node: onnx.NodeProto, body: Body, opset: int, taken: set[str], functions: ModelFunctions
+) -> list[onnx.NodeProto]:
+    """Return the nodes that replace a node.
+
+    The tensors inside are named after the node's first result and its operator, the nodes after the
+    node. Names that a Python body gives to nodes could be the node's own and so double each time.
+    """
     given, names = _with_placeholders(node)
     try:
-        made = list(_BODIES[node.domain, node.op_type](given, opset))
+        made = list(body(given, opset))
         _check(given, names, made)
-        _check_standard(made, opset)
+        _check_standard(made, opset, functions)
     except Exception as error:  # a user's function may raise anything
         text = " ".join(str(error).split())
         kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
         raise CompileError(f"{_describe(node)}: {kind}{text}") from error
     graph = onnx.GraphProto(node=made)
-    prefix = f"{next(filter(None, node.output))}/{node.op_type}"
+    prefix = f"{next(filter(None, node.output), node.name)}/{node.op_type}"
     renames = dict(names)
     for name in dict.fromkeys(_iter_made(graph.node)):
         if name not in names:
             renames[name] = take_name(f"{prefix}/{name}", taken)
     rename(graph, renames)
     for number, each in enumerate(graph.node):
-        each.name = f"{node.name or prefix}/{number}"
+        own = each.name if functions.find(node) is not None else ""
+        each.name = f"{node.name or prefix}/{own or number}"
         for key in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE):
             if (place := attribute(node, key)) is not None:
                 set_attribute(each, key, place)
@@ -216,12 +175,17 @@ def _with_placeholders(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, 
     return given, names
 
 
-def _check_standard(made: Sequence[onnx.NodeProto], opset: int) -> None:
-    """Raise CompileError for a node of a standard operator that is invalid in that opset."""
+def _check_standard(made: Sequence[onnx.NodeProto], opset: int, functions: ModelFunctions) -> None:
+    """Raise CompileError for a node of a standard operator that is invalid in that opset.
+
+    The checker does not see what bodies read from around them, so of nodes with bodies only those
+    inside are checked.
+    """
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": opset}
-    for each in made:
-        if each.domain in STANDARD_DOMAINS:
+    for each in iter_nodes(onnx.GraphProto(node=made)):
+        is_plain = not any(True for _ in iter_bodies(each))
+        if each.domain in STANDARD_DOMAINS and is_plain and functions.find(each) is None:
             try:
                 onnx.checker.check_node(each, context)
             except onnx.checker.ValidationError as error:

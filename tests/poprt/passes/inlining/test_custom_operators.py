@@ -12,7 +12,7 @@ from oracles import unoptimised_session
 from poprt import Compiler, Converter
 from poprt.cli import main
 from poprt.passes import register_op_body, register_op_function
-from poprt.passes.interface.custom_operators import _BODIES
+from poprt.passes.inlining.custom_operators import _BODIES
 from poprt.runtime import Runner
 from sample_models import make_model
 from simipu import CompileError
@@ -140,12 +140,17 @@ def test_a_function_of_onnx_is_a_body_with_its_defaults(given, slope):
     )
 
 
-def test_a_function_of_another_opset_is_taken_where_its_operators_mean_the_same():
+def test_a_function_of_another_opset_is_converted_to_that_of_the_model():
     register_op_function(function(opset=14))
     run(custom("Bend"))
     register_op_function(function(opset=12, inner="Softmax"))
+    soft = np.exp(np.where(X < 0, X * 0.5, X))
+    np.testing.assert_allclose(
+        run(custom("Bend")), soft / soft.sum(1, keepdims=True) + X, rtol=1e-5
+    )
+    register_op_function(function(opset=20, inner="Gelu"))
     with pytest.raises(
-        CompileError, match="its function is of opset 12, the model of opset 13, and Softmax"
+        CompileError, match="its function is of opset 20, the model of opset 13, and its operators"
     ):
         run(custom("Bend"))
 
