@@ -172,9 +172,11 @@ class ModelFunctions:
         if self._by_key:
             total, _ = self._measure(iter_nodes(model.graph), [])
             if total > MAX_NODES:
+                largest = max(self._sizes, key=lambda key: self._sizes[key][0])
                 raise CompileError(
-                    f"the functions of the model make more than {MAX_NODES} nodes once they are "
-                    "inlined; expected a model whose functions do not multiply each other"
+                    f"the functions of the model make {total} nodes once they are inlined, the "
+                    f"largest, {self._by_key[largest].title}, {self._sizes[largest][0]}; expected "
+                    f"at most {MAX_NODES}: export the model without functions that multiply"
                 )
 
     def find(self, node: onnx.NodeProto) -> Function | None:

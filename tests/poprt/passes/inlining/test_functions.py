@@ -155,7 +155,7 @@ RECURSIVE = {
     "many more": (
         "".join(function(f"c = my.F{i + 1}(a) b = my.F{i + 1}(c)", f"F{i}") for i in range(40))
         + function("b = Neg(a)", "F40"),
-        "more than 200000 nodes once they are inlined",
+        "largest, my.F0, 1099511627776; expected at most 200000",
     ),
     "ever deeper ones": (
         "".join(function(f"b = my.F{i + 1}(a)", f"F{i}") for i in range(500))
