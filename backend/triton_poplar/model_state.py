@@ -23,7 +23,13 @@ from popef._tools.text import name_file
 from triton_poplar.accelerators import read_accelerators
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
-from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
+from triton_poplar.tensors import (
+    Tensor,
+    check_config_tensors,
+    make_tensor,
+    open_empty,
+    read_name_map,
+)
 
 if TYPE_CHECKING:
     from model_runtime import FusedRequests
@@ -386,7 +392,7 @@ def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str
 
 
 def _describe(tensor: Tensor, batch: int, batched: bool) -> dict[str, Any]:
-    dims = tensor.dims(batch) if batch else [*tensor.shape] or [1]
+    dims = tensor.dims(batch) if batch else open_empty(tensor.shape) or [1]
     entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
     # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
     if batched and not tensor.shape:

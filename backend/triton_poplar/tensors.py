@@ -45,7 +45,14 @@ class Tensor:
     def dims(self, batch: int) -> list[int]:
         """Return the dims of a configuration whose requests hold a batch of that size
         (max_batch_size 0); -1 means any size."""
-        return [*self.shape[: self.batch_axis], batch, *self.shape[self.batch_axis :]]
+        axis = self.batch_axis
+        return [*open_empty(self.shape[:axis]), batch, *open_empty(self.shape[axis:])]
+
+
+def open_empty(shape: Sequence[int]) -> list[int]:
+    """Return dims of a shape: -1 in place of 0, which Triton allows in requests only. The shapes of
+    requests are checked beside the model's."""
+    return [size or -1 for size in shape]
 
 
 def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[str, str]:
@@ -132,7 +139,7 @@ def check_config_tensors(
         reshape = entry.get("reshape")
         given = entry["dims"] if reshape is None else reshape.get("shape", [])
         dims = [int(dim) for dim in given]
-        expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
+        expected = tensor.dims(batch) if batch else open_empty(tensor.shape) or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
                 f"{kind} {name!r}: config.pbtxt has dims {dims}, expected {expected} of the PopEF "

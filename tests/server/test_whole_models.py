@@ -46,6 +46,16 @@ def thrice() -> onnx.ModelProto:
     return model
 
 
+def empty() -> onnx.ModelProto:
+    """Return a model whose input has rows without elements, and one of its outputs too."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Concat", ["x", "k"], ["z"], axis=1),
+    ]
+    outputs = {"y": (F, ["n", 0]), "z": (F, ["n", 2])}
+    return make_model(nodes, {"x": (F, ["n", 0]), "k": (F, ["n", 2])}, outputs, {})
+
+
 def linear(**options) -> CompilerOptions:
     return CompilerOptions(ipu_version="ipu21", **options)
 
@@ -84,6 +94,10 @@ def whole(tmp_path_factory):
     )
     _BODIES.clear()
     _BODIES.update(known)
+    compiled = Compiler.compile(Converter(batch_size=2).convert(empty()))
+    write_triton_model(compiled, repository / "empty")
+    write_triton_model(compiled, repository / "empty_completed")
+    (repository / "empty_completed" / "config.pbtxt").write_text('backend: "poplar"\n')
     with TritonServer(repository, log=root / "tritonserver.log") as running:
         yield running
 
@@ -185,3 +199,14 @@ def test_the_server_asks_for_no_input_of_a_fused_model(whole):
     with httpclient.InferenceServerClient(whole.http_url) as client:
         config = client.get_model_config("completed")
     assert all(each["optional"] for each in config["input"]), json.dumps(config)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("model", ["empty", "empty_completed"])
+def test_tensors_without_elements_are_served(whole, model, protocol):
+    pair = np.float32([[1, 2], [3, 4], [5, 6]])
+    found = ask(whole, model, {"x": np.zeros((3, 0), np.float32), "k": pair}, protocol=protocol)
+    assert found["y"].shape == (3, 0)
+    np.testing.assert_array_equal(found["z"], pair)
+    with pytest.raises(InferenceServerException, match="'x'"):
+        ask(whole, model, {"x": np.zeros((3, 1), np.float32), "k": pair}, protocol=protocol)

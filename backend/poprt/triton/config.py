@@ -113,6 +113,7 @@ def _add_tensors(
             del dims[axis]
         elif batch and dims:
             dims[axis] = batch
+        dims = [size or -1 for size in dims]  # Triton has sizes of 0 in requests only
         entry = getattr(config, field).add(
             name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1]
         )

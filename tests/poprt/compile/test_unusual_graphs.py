@@ -287,20 +287,6 @@ def test_tensors_inside_a_graph_may_have_no_elements(what, precision):
     assert_answers(EMPTY[what], {"x": numbers(*shape)}, precision)
 
 
-def test_an_input_may_have_no_elements_where_it_is_said():
-    nodes = [helper.make_node("Concat", ["x", "w"], ["y"], axis=0)]
-    model = make_model(nodes, {"x": (F, [0, 3])}, {"y": (F, [2, 3])}, {"w": W})
-    with pytest.raises(
-        CompileError,
-        match=r"must be fixed at compile time: 'x' \[0, 3\]; use, with your sizes, --batch",
-    ):
-        Converter().convert(model)
-    with pytest.raises(CompileError, match="batch_size must be at least 1, found 0"):
-        Converter(batch_size=0).convert(model)
-    found = answer(model, {"x": numbers(0, 3)}, input_shape={"x": [0, 3]})
-    np.testing.assert_array_equal(found["y"], W)
-
-
 @pytest.mark.parametrize("attention", ["query", "key"])
 def test_the_cost_of_products_of_nothing_is_known(attention):
     rows, keys = (0, 4) if attention == "query" else (4, 0)

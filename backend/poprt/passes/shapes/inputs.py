@@ -102,9 +102,9 @@ class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
     `const_input_shape` may fix variable dimensions only, among them those that the model says are
-    0; names that the model lacks are warned of. `batch_size` fixes the dimension `batch_axis`
-    (default 0) of every input where it is still variable. If one has a 1 there and `widens`, all
-    get, or keep, a batch of 1, and widen_batch makes it what is asked for.
+    0, which stay 0 otherwise; names that the model lacks are warned of. `batch_size` fixes the
+    dimension `batch_axis` (default 0) of every input where it is still variable. If one has a 1
+    there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked for.
     """
 
     def __init__(
@@ -172,6 +172,13 @@ class ConstInputShape(Pass):
             if None in sizes:
                 missing[name] = sizes
             else:
+                if 0 in sizes:
+                    self.logger.warning(
+                        "input %r of shape %s is empty: the model says that a dimension is 0; give "
+                        "another size with input_shape if it is to be variable",
+                        name,
+                        sizes,
+                    )
                 set_shape(value, [each for each in sizes if each is not None])
         if missing:
             raise CompileError(self._describe_missing(missing, inputs))
@@ -365,11 +372,11 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int | N
             f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at "
             f"{known} and cannot become {asked}; export the model with a variable dimension there"
         )
+    is_empty = dim.HasField("dim_value") and dim.dim_value == 0
     size = known if known is not None else asked
     if size is None:
-        return None
-    is_empty = size == 0 and dim.HasField("dim_value") and dim.dim_value == 0
-    if size < 1 and not is_empty:
+        return 0 if is_empty else None
+    if size < 0 or (size == 0 and not is_empty):
         raise CompileError(
             f"input {value.name!r}: dimension {axis} must be at least 1, found {size}"
         )
