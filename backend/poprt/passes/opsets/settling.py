@@ -26,6 +26,7 @@ from poprt.rewrite.views import FLOATS, GraphView
 _POOLS = names_where(lambda entry: entry.family is Family.POOL)
 _settle = partial(register, stage=Stage.INTERFACE, default=True, is_ours=True)
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+_INT32_MAX = 2**31 - 1
 _SPATIAL = 2
 """First axis along which a window moves."""
 
@@ -53,7 +54,8 @@ class SettleWindows(_Reshaping):
 
     Sizes with `auto_pad` SAME are ceil(input / stride), of a ConvTranspose input * stride, whatever
     the dilations, the output padding, and windows smaller than their stride. With `ceil_mode` a
-    window that would start behind the input and the padding before it is left out.
+    window that would start behind the input and the padding before it is left out. ONNX Runtime
+    rejects an output padding of a stride or more.
     """
 
     op_types = _POOLS | {"Conv", "ConvTranspose"}
@@ -71,11 +73,17 @@ class SettleWindows(_Reshaping):
             return None
         window = _Window(node, shape[_SPATIAL:], kernel)
         found = window.find_pads()
+        if found is None and window.exceeds_stride:
+            found = window.explicit_pads
         if found is None and not window.rounds_twice:
             return None
         made = copy.deepcopy(node)
         drop_attribute(made, "ceil_mode")
         around = view.start(node, "padded")
+        result, rests = window.sizes(found), [(0, 0)] * len(kernel)
+        if found is not None and window.exceeds_stride:
+            found, rests = window.split_output_padding(found)
+            drop_attribute(made, "output_padding")
         if found is not None:
             drop_attribute(made, "auto_pad")
             drop_attribute(made, "output_shape")
@@ -90,9 +98,33 @@ class SettleWindows(_Reshaping):
                 pads = [0] * len(pads)
             set_attribute(made, "pads", pads)
         sizes = view.shape(node.output[0])
-        self._is_stale = sizes is None or list(sizes[_SPATIAL:]) != window.sizes(found)
-        around.nodes.append(made)
+        self._is_stale = sizes is None or list(sizes[_SPATIAL:]) != result
+        if any(map(any, rests)):
+            _append_zeros(around, made, rests, view.type(node.input[0]))
+        else:
+            around.nodes.append(made)
         return around.nodes
+
+
+def _append_zeros(
+    around: NodeBuilder, made: onnx.NodeProto, rests: Sequence[tuple[int, int]], kind: int
+) -> None:
+    """Add a ConvTranspose; behind each spatial axis of its result so many zeros, to which its bias
+    is added too; and cut so many positions off before it."""
+    rank, name, bias = _SPATIAL + len(rests), made.output[0], made.input[2:3]
+    del made.input[2:]
+    made.output[0] = last = around.new_name()
+    around.nodes.append(made)
+    for axis, (count, cut) in enumerate(rests, _SPATIAL):
+        if count:
+            dtype = helper.tensor_dtype_to_np_dtype(kind)
+            last = around.pad(last, rank, axis - rank, count, 0, dtype)
+        if cut:
+            last = around.slice(last, cut, _INT32_MAX, axis)
+    if any(bias):
+        channels = around.shape([1, -1, *[1] * len(rests)])
+        around.add("Add", last, around.add("Reshape", bias[0], channels))
+    around.nodes[-1].output[0] = name
 
 
 def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence[int]) -> bool:
@@ -145,6 +177,35 @@ class _Window:
     def rounds_twice(self) -> bool:
         """Flag that the node has `ceil_mode` and a padding that leaves nothing to round."""
         return self._auto in _SAME and bool(attribute(self._node, "ceil_mode", 0))
+
+    @property
+    def exceeds_stride(self) -> bool:
+        """Flag of a ConvTranspose whose output padding is a stride or more."""
+        pairs = zip(self._output_padding(), self._strides, strict=True)
+        return self._node.op_type == "ConvTranspose" and any(more >= step for more, step in pairs)
+
+    @property
+    def explicit_pads(self) -> Pads:
+        """Padding that the node gives; zeros with `auto_pad` VALID."""
+        return self._pads
+
+    def split_output_padding(self, pads: Pads) -> tuple[Pads, list[tuple[int, int]]]:
+        """Return padding without an output padding, and how many zeros the result then lacks behind
+        each axis, and how many positions it has too many before it.
+
+        Output padding adds positions that no input reaches. Less padding behind shows as many, as
+        long as there is some. Where padding before the axis leaves nothing but such positions, it
+        is cut off at the end, because ONNX Runtime has no empty results.
+        """
+        shown, rests = [], []
+        for (size, extent, stride), more, (before, behind) in zip(
+            self._axes, self._output_padding(), pads, strict=True
+        ):
+            reached = stride * (size - 1) + extent
+            cut = before if before >= reached else 0
+            shown.append((before - cut, 0 if cut else max(0, behind - more)))
+            rests.append((max(0, more - behind), cut))
+        return shown, rests
 
     def sizes(self, pads: Pads | None) -> list[int]:
         """Return the sizes of the result with that padding, or with `auto_pad` SAME."""
