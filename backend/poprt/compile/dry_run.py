@@ -233,11 +233,19 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         _log.warning("the compiled model loads, but the dry run was ended: %s", error)
         return None
     except (RunError, DeviceLostError) as error:
+        advice = ""
+        if isinstance(error, _ValuesError):
+            advice = (
+                ". If it requires other values than random ones, give some as calibration data "
+                "(--data_preprocess) or skip the dry run (--skip_dry_run)"
+            )
         raise CompileError(
-            f"the compiled model loads, but does not run: {error}. If it requires other values "
-            "than random ones, give some as calibration data (--data_preprocess) or skip the dry "
-            "run (--skip_dry_run)"
+            f"the compiled model loads, but does not run: {error}{advice}"
         ) from error
+
+
+class _ValuesError(RunError):
+    """A model rejected all inputs that there were, for reasons that depend on their values."""
 
 
 def _count_input_bytes(compiled: Executable) -> int:
@@ -310,16 +318,18 @@ class _DryRun:
     def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Whole]:
         """Run the whole batch on the first inputs that the model accepts; return the remaining
         inputs and the batch."""
-        refusal: RunError | None = None
+        refusals: list[RunError] = []
         for batches in self._iter_sources(model):
             try:
                 return batches, Whole.of(_compute_with(engine), self._rows_of(next(batches)))
             except RunMemoryError:
                 raise
             except RunError as error:
-                refusal = refusal or error
-        assert refusal is not None
-        raise refusal
+                refusals.append(error)
+        # A fault of the model itself is the same for random numbers and for zeros.
+        if self.inputs and len(set(map(str, refusals))) > 1:
+            raise _ValuesError(str(refusals[0])) from refusals[0]
+        raise refusals[0]
 
     def _iter_sources(self, model: onnx.ModelProto) -> Iterator[Iterator[Feeds]]:
         """Yield inputs of several kinds, in batches."""

@@ -12,7 +12,7 @@ from poprt.compile import dry_run
 from poprt.compile.converter import MFConverter
 from poprt.triton.config import make_config
 from sample_models import make_model
-from simipu import CompileError, Engine, LoadError, RunError
+from simipu import CompileError, DeviceLostError, Engine, LoadError, RunError
 from simipu.operators import operator_of
 from simipu.rows import proof
 
@@ -139,7 +139,7 @@ def test_values_of_the_user_are_run_where_made_up_ones_are_refused(monkeypatch):
     def refuse(engine, index, values, *rest, **options):
         seen.append(values[0])
         if (values[0] != 7).any():
-            raise RunError("only sevens are taken")
+            raise RunError(f"only sevens are taken, found {values[0].flat[0]}")
         return compute(engine, index, values, *rest, **options)
 
     monkeypatch.setattr(Engine, "compute", refuse)
@@ -148,6 +148,24 @@ def test_values_of_the_user_are_run_where_made_up_ones_are_refused(monkeypatch):
     with pytest.raises(
         CompileError, match=r"does not run: only sevens are taken.*--data_preprocess"
     ):
+        Compiler.compile(chain("Relu"))
+
+
+def test_calibration_data_are_not_advised_where_every_input_fails_alike(monkeypatch):
+    def fail(*_words, **_options):
+        raise RunError("the shape is inconsistent")
+
+    monkeypatch.setattr(Engine, "compute", fail)
+    with pytest.raises(CompileError, match=r"does not run: the shape is inconsistent$"):
+        Compiler.compile(chain("Relu"))
+
+
+def test_calibration_data_are_not_advised_where_a_model_ends_its_process(monkeypatch):
+    def end(*_words, **_options):
+        raise DeviceLostError("the process ended with SIGSEGV")
+
+    monkeypatch.setattr(Engine, "compute", end)
+    with pytest.raises(CompileError, match=r"does not run: the process ended with SIGSEGV$"):
         Compiler.compile(chain("Relu"))
 
 
