@@ -41,8 +41,8 @@ CONVERSION = (
         "half_to_float double_to_float move_subgraph_initializer extract_constant_to_initializer "
         "remove_empty_concat_inputs replace_clip_empty_inputs replace_castlike eliminate_nop_if "
         "check_constants widen_integers check_types replace_group_norm constant_folding "
-        "fill_squeeze_axes widen_batch merge_if_with_same_cond eliminate_identity "
-        "eliminate_nop_arithmetic eliminate_nop_expand eliminate_nop_pad "
+        "resolve_sequences fill_squeeze_axes widen_batch merge_if_with_same_cond "
+        "eliminate_identity eliminate_nop_arithmetic eliminate_nop_expand eliminate_nop_pad "
         "replace_gather_with_reshape fuse_consecutive_cast fuse_consecutive_reshape "
         "fuse_consecutive_squeeze fuse_consecutive_transpose fuse_consecutive_unsqueeze "
         "eliminate_nop_cast eliminate_nop_flatten eliminate_nop_reshape eliminate_nop_transpose "
@@ -87,8 +87,8 @@ PREPARATION = (
         "spell_domains inline_custom_operators admit limit_ir_version list_outputs_once "
         "remove_initializer_from_input upgrade_legacy_opset keep_outputs settle_bodies "
         "settle_defaults settle_layouts settle_slopes settle_windows forget_declared_shapes "
-        "widen_integers check_chip_operators carry_caches fold_shapes check_static "
-        "unique_name_for_nodes check_ipu_operators check_demand declare_outputs"
+        "widen_integers check_chip_operators carry_caches resolve_sequences fold_shapes "
+        "check_static unique_name_for_nodes check_ipu_operators check_demand declare_outputs"
     ).split(),
 )
 """Passes that the compiler always runs first: a graph may be converted elsewhere, or not at all."""

@@ -111,7 +111,7 @@ _REFUSALS = (
     (r"has type (\w+), which the IPU lacks", "a type that the IPU lacks: {}"),
     (r"which is for tensors inside of a model", "8-bit floats as an input or output"),
     (
-        r"sequence_type|optional_type|has no shape; give it|Sequence",
+        r"is a (?:sequence|optional);|sequence_type|optional_type|Sequence",
         "sequences and optional values",
     ),
     (r"operator (ai\.onnx\.[\w.]+)\.\w+ is not supported", "operators of {}"),

@@ -473,7 +473,7 @@ _REFUSED = {
     **_family(
         "ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
         "SequenceInsert SequenceLength SequenceMap SplitToSequence",
-        refusal="the IPU has tensors only",
+        refusal="the IPU has tensors only; written as tensors where constants say what is in them",
     ),
     **_family(
         "RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"

@@ -109,7 +109,17 @@ class Admit(Pass):
             check_graph(model, without_weights=True)
         except GraphError as error:
             raise CompileError(str(error)) from error
-        for value in find_inputs(model.graph):
+        inputs = find_inputs(model.graph)
+        for side, values in (("input", inputs), ("output", model.graph.output)):
+            for value in values:
+                kind = value.type.WhichOneof("value")
+                if kind not in (None, "tensor_type"):
+                    raise CompileError(
+                        f"{side} {value.name!r} is a {kind.removesuffix('_type')}; the IPU has "
+                        "tensors only: export the model with a tensor for each element, or joined "
+                        "to one (ConcatFromSequence)"
+                    )
+        for value in inputs:
             tensor = value.type.tensor_type
             if value.type.WhichOneof("value") in (None, "tensor_type") and not tensor.elem_type:
                 raise CompileError(
@@ -379,7 +389,11 @@ def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 
 def _check_type(what: str, found: onnx.TypeProto) -> None:
     if not found.HasField("tensor_type"):
-        raise CompileError(f"{what} is a {found.WhichOneof('value')}; the IPU has tensors only")
+        kind = str(found.WhichOneof("value")).removesuffix("_type")
+        raise CompileError(
+            f"{what} is a {kind} whose length or elements depend on the data; the IPU has tensors "
+            "only: export the model with a fixed number of turns and positions"
+        )
     data_type = found.tensor_type.elem_type
     if data_type not in _TYPES:
         raise CompileError(
