@@ -16,6 +16,11 @@ def test_rows_of_random_models_are_those_of_onnx_runtime(first):
     assert not {seed: outcome for seed, outcome in outcomes.items() if outcome.kind == "wrong"}
 
 
+@pytest.mark.parametrize("seed", [120, 147, 238, 273, 358, 407])
+def test_rows_that_only_unread_nodes_and_idle_choices_join_are_independent(seed):
+    assert check(seed).kind == "equal"
+
+
 SIZES = {
     "the number of rows": ("s = Shape(x) n = Gather(s, zero)", True),
     "the number of all elements": ("n = Size(x)", True),
@@ -44,6 +49,16 @@ def test_arithmetic_with_the_number_of_rows_makes_them_dependent(name, precision
         assert reason.endswith("(Mul) computes with the number of rows in the batch")
     else:
         assert reason is None
+
+
+def test_arithmetic_that_no_output_needs_leaves_rows_independent():
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> '
+        "sizes (float[n,3] x) => (float[n,3] y) "
+        "{ n = Size(x) f = Cast<to=1>(n) z = Mul(x, f) y = Sqrt(x) }"
+    )
+    converted = Converter(batch_size=4).convert(onnx.parser.parse_model(text))
+    assert Compiler.compile(converted).rows.dependence is None
 
 
 def test_a_pass_that_fixes_the_batch_notes_arithmetic_with_it():

@@ -166,6 +166,32 @@ CASES: dict[str, Case] = {
         gone=frozenset({"Mul", "Sub", "Div", "Add"}),
         saves=True,
     ),
+    "eliminate_nop_where": Case(
+        positive=model_of(
+            RELU,
+            node("Where mixed a a -> b"),
+            node("Where all b x -> c"),
+            node("Where none x c -> d"),
+            node("Neg d -> y"),
+            weights={
+                "mixed": np.array([[True], [False]]),
+                "all": np.array(True),
+                "none": np.zeros((2, 1), np.bool_),
+            },
+        ),
+        negative=model_of(
+            node("Where mixed x more -> a"),
+            node("Where all a a -> y"),
+            outputs={"y": (F, [4, 2, 3])},
+            weights={
+                "mixed": np.array([[True], [False]]),
+                "more": np.zeros(3, np.float32),
+                "all": np.ones((4, 1, 1), np.bool_),
+            },
+        ),
+        gone=frozenset({"Where"}),
+        saves=True,
+    ),
     "eliminate_nop_expand": Case(
         positive=model_of(
             RELU, node("Expand a s -> b"), node("Neg b -> y"), weights={"s": whole(1, 3)}

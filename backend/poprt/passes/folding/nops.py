@@ -89,6 +89,23 @@ class EliminateNopArithmetic(_Bypass):
         return None
 
 
+@register("eliminate_nop_where", stage=Stage.FOLDING, default=True, is_ours=True)
+class EliminateNopWhere(_Bypass):
+    """Drop a Where that gives one operand everywhere, where the shape stays: a constant says so, or
+    both operands are one."""
+
+    op_types = frozenset({"Where"})
+
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
+        """Return the operand that is taken everywhere."""
+        condition, one, other = node.input
+        chosen = view.value(condition)
+        if one != other and (chosen is None or not chosen.size or chosen.any() != chosen.all()):
+            return None
+        source = one if one == other or (chosen is not None and chosen.all()) else other
+        return source if keeps_shape(node, source, view) else None
+
+
 def _is_full(view: GraphEditor, name: str, number: int) -> bool:
     found = view.value(name)
     if found is None or found.dtype.kind not in "fiu" or is_untrained(found):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies
+from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies, iter_reads
 from simipu import CompileError
 from simipu.operators import operator_of
 
@@ -81,7 +81,7 @@ def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     constants = {tensor.name for tensor in graph.initializer}
     sizes: set[str] = set()
     readers: dict[str, onnx.NodeProto] = {}
-    for node in graph.node:
+    for node in _list_needed(graph):
         taken = {name for name in node.input if name}
         if node.op_type == "Constant":
             constants.update(node.output)
@@ -93,6 +93,16 @@ def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
                 if name in sizes and index not in shaped_by:
                     readers.setdefault(name, node)
     return readers
+
+
+def _list_needed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes, in order, that an output needs: no other changes a row."""
+    needed, nodes = {value.name for value in graph.output}, list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            needed.update(iter_reads(node))
+            nodes.append(node)
+    return nodes[::-1]
 
 
 def _is_size(node: onnx.NodeProto) -> bool:
