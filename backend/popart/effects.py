@@ -7,7 +7,8 @@ value.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,23 +48,85 @@ def act(effects: Mapping[str, Effect], values: Mapping[str, Array]) -> dict[str,
     return updates
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Format of PrintTensor, but for that of its numbers."""
+
+    threshold: int
+    edge: int
+    width: int
+    separator: str
+    brackets: tuple[str, str]
+
+    def select(self, size: int, is_summarised: bool) -> list[int | None]:
+        """Return the places that are shown of an axis; None stands for those left out."""
+        if not is_summarised or size <= 2 * self.edge:
+            return list(range(size))
+        return [*range(self.edge), None, *range(size - self.edge, size)]
+
+
 def _format(value: Array, attributes: Mapping[str, Any]) -> str:
     """Return a value as PrintTensor's attributes ask for.
 
     Their meaning is that of graphcore/popart, willow/include/popart/printtensorfmt.hpp. 0 turns a
-    limit off. Characters are attributes with their codes.
+    limit off. Characters are attributes with their codes. Rows stand in lines of their own, between
+    the brackets of the axes around them:
+
+        [
+         [1 2]
+         [3 4]
+        ]
     """
     digits, kind = attributes.get("digits", 8), attributes.get("floatFormat", _AUTO)
-    text = np.array2string(
-        value,
-        threshold=attributes.get("summariseThreshold", 1000) or sys.maxsize,
-        edgeitems=max(attributes.get("edgeItems", 3), 1),
-        max_line_width=attributes.get("maxLineWidth", 75) or sys.maxsize,
-        separator=chr(attributes.get("separator", ord(" "))),
-        formatter={"float_kind": _float_format(value, digits, kind)},
+    layout = _Layout(
+        attributes.get("summariseThreshold", 1000) or sys.maxsize,
+        max(attributes.get("edgeItems", 3), 1),
+        attributes.get("maxLineWidth", 75) or sys.maxsize,
+        chr(attributes.get("separator", ord(" "))),
+        (
+            chr(attributes.get("openBracket", ord("["))),
+            chr(attributes.get("closeBracket", ord("]"))),
+        ),
     )
-    names = {"[": "openBracket", "]": "closeBracket"}
-    return text.translate({ord(each): attributes.get(name, each) for each, name in names.items()})
+    if value.dtype.kind == "f":
+        write = _float_format(value, digits, kind)
+    else:
+        width = max((len(str(each)) for each in value.reshape(-1)), default=0) if digits else 0
+        write = f"{{!s:>{width}}}".format if width else str
+    return _nest(value, layout, write, value.size > layout.threshold, 0)
+
+
+def _nest(
+    value: Array, layout: _Layout, write: Callable[[Any], str], is_summarised: bool, depth: int
+) -> str:
+    """Return the text of a tensor that `depth` brackets stand around."""
+    if not value.ndim:
+        return write(value[()])
+    left, right = layout.brackets
+    places = layout.select(len(value), is_summarised)
+    if value.ndim == 1:
+        texts = ["..." if place is None else write(value[place]) for place in places]
+        return left + _wrap(texts, layout, depth + 1) + right
+    indent = " " * (depth + 1)
+    parts = [
+        "..." if place is None else _nest(value[place], layout, write, is_summarised, depth + 1)
+        for place in places
+    ]
+    lines = f"{layout.separator.rstrip()}\n{indent}".join(parts)
+    return f"{left}\n{indent}{lines}\n{' ' * depth}{right}"
+
+
+def _wrap(texts: Sequence[str], layout: _Layout, indent: int) -> str:
+    """Join the elements of a row; a line ends before it is too long."""
+    line, lines = "", []
+    for place, text in enumerate(texts):
+        is_last = place == len(texts) - 1
+        longer = text if not line else f"{line}{layout.separator}{text}"
+        if line and indent + len(longer) + is_last > layout.width:
+            lines.append(f"{line}{layout.separator.rstrip()}")
+            longer = text
+        line = longer
+    return f"\n{' ' * indent}".join([*lines, line])
 
 
 def _float_format(value: Array, digits: int, kind: int) -> Callable[[Any], str]:

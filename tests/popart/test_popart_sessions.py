@@ -461,15 +461,15 @@ def test_a_printed_tensor_goes_to_stderr_with_its_title(capfd):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "[[  1.000000   2.500000]\n [-30.125000   4.000000]]"),
-        ({"digits": 4}, "[[  1.00   2.50]\n [-30.12   4.00]]"),
-        ({"digits": 3, "floatFormat": 2}, "[[ 1.00e+00  2.50e+00]\n [-3.01e+01  4.00e+00]]"),
-        ({"digits": 0}, "[[1 2.5]\n [-30.125 4]]"),
+        ({}, "[\n [  1.000000   2.500000]\n [-30.125000   4.000000]\n]"),
+        ({"digits": 4}, "[\n [  1.00   2.50]\n [-30.12   4.00]\n]"),
+        ({"digits": 3, "floatFormat": 2}, "[\n [ 1.00e+00  2.50e+00]\n [-3.01e+01  4.00e+00]\n]"),
+        ({"digits": 0}, "[\n [1 2.5]\n [-30.125 4]\n]"),
         (
             {"floatFormat": 3, "separator": ",", "openBracket": "{", "closeBracket": "}"},
-            "{{1,2.5},\n {-30.125,4}}",
+            "{\n {1,2.5},\n {-30.125,4}\n}",
         ),
-        ({"maxLineWidth": 9, "digits": 2}, "[[  1\n    2]\n [-30\n    4]]"),
+        ({"maxLineWidth": 9, "digits": 2}, "[\n [  1\n    2]\n [-30\n    4]\n]"),
     ],
 )
 def test_a_printed_tensor_has_the_format_that_its_operator_asks_for(options, expected, capfd):
