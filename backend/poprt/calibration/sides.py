@@ -123,7 +123,7 @@ class Side:
         }
         with np.errstate(over="ignore"):
             return {
-                name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind))
+                name: np.asarray(feeds[name]).astype(helper.tensor_dtype_to_np_dtype(kind))
                 for name, kind in types.items()
             }
 

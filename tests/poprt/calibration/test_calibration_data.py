@@ -13,11 +13,13 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from poprt.calibration import read_calibration_data
+from poprt.calibration.sides import Side
 from simipu import CompileError
 from waiting import PATIENCE_SECONDS
 
@@ -328,3 +330,12 @@ def test_mutated_files_are_arrays_of_numbers_or_one_line(tmp_path, whole, change
         found, text = {}, str(error)
         assert len(text.splitlines()) == 1
     assert all(array.dtype.kind in "biuf" and array.sum() is not None for array in found.values())
+
+
+def test_a_batch_may_hold_a_number_without_dimensions():
+    model = onnx.helper.make_model(
+        onnx.parser.parse_graph("number (float16 x) => (float16 y) { y = Neg(x) }"),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+    )
+    ((negative,),) = Side(model, {}, None).run([{"x": np.float16(2)}])
+    assert negative == -2
