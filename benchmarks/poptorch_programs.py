@@ -173,7 +173,7 @@ def run_generation(name: str, what: str) -> Result:
     pipelined.parallelize(for_generation=True, use_cache=True, batch_size=families.BATCH, **words)
     found = pipelined.eval().generate(**inputs, do_sample=False, **words)
     executors = (pipelined.poptorch_encoder, pipelined.poptorch_decoder)
-    seconds = sum(each.compilationTime.total_seconds() for each in executors)
+    seconds = sum(each.compilationTime().total_seconds() for each in executors)
     rows = zip(expected.tolist(), found.tolist(), strict=True)
     wrong = sum(one != other for pair in rows for one, other in zip(*pair, strict=True))
     return Result(name, float(wrong), seconds, executors[1].getLatency()[2])
@@ -198,7 +198,7 @@ def run_pipeline(name: str, task: str) -> Result:
     )
     found = made(texts)
     executor = made.model
-    seconds = executor.compilationTime.total_seconds()
+    seconds = executor.compilationTime().total_seconds()
     return Result(name, compare(expected, found), seconds, executor.getLatency()[2])
 
 

@@ -30,7 +30,8 @@ REASONS = {
     "it is one table, whose name explains its entries": "onnxgraph.opsets",
     "the real library has it": "model_runtime.pvti",
     "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
-        popart.compilation popart.export popart.ir_log popart.program popart.reports
+        popart.compilation popart.export popart.ir_log popart.program popart.replication
+        popart.reports
     """,
     "the real package does not read name_map.json": "popef.name_map",
     "what it prints is no result of the compiler": "poprt.terminal",

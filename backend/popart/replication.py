@@ -159,6 +159,11 @@ class JointProgram:
         self._program.load(seed)
 
     @property
+    def is_random(self) -> bool:
+        """Whether an operator draws."""
+        return self._program.is_random
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the program can run."""
         return self._program.is_loaded

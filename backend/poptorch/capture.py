@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
+from popart import ReplicaGrouping
+from popart.lowering import Joined, SplitWeight, drop_marks, has_collectives
 
 from popef._tools.console import quieted
 from poptorch import (
@@ -35,6 +37,7 @@ from poptorch.errors import Error
 from poptorch.exporter import share_operators
 from poptorch.placement import Placement
 from poptorch.recording import Recorder, Recording
+from poptorch.replicas import join, one_replica
 from poptorch.rewriting import convert_around_weights, find_constants, rename_tensors
 from poptorch.tracing import Print
 
@@ -80,6 +83,8 @@ class Captured:
         program: torch.export's program, which a file holds as an archive.
         places: Places of the operators, by the tensors that they make.
         ir: The operators in PopART's types, as JSON.
+        joined: The model of all replicas, if they depend on each other.
+        groups: Groups of replicas by the parameters that differ between them.
     """
 
     model: onnx.ModelProto
@@ -92,6 +97,8 @@ class Captured:
     program: Any
     places: dict[str, Placement]
     ir: str
+    joined: Joined | None = None
+    groups: Mapping[str, ReplicaGrouping] = field(default_factory=dict)
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return the result of a call.
@@ -107,6 +114,8 @@ def capture(
     arguments: Arguments,
     has_namescope: bool = True,
     has_strided_groups: bool = False,
+    replicas: int = 1,
+    split: Mapping[str, SplitWeight] | None = None,
 ) -> Captured:
     """Capture a module, or any other function of tensors.
 
@@ -116,6 +125,8 @@ def capture(
         has_namescope: Whether operators are named after the modules that they stand in.
         has_strided_groups: Whether GroupNorm's groups are every n-th channel, as PopART's option
             groupNormStridedChannelGrouping has it.
+        replicas: Number of replicas that collectives join.
+        split: Parameters that differ between replicas.
 
     Returns:
         The model and what is needed to call it like the module.
@@ -124,7 +135,14 @@ def capture(
         Error: If forward depends on the values of tensors, or has an operator without translation.
     """
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
-    with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
+    split = split or {}
+    with (
+        _quiet(),
+        _unchecked_distributions(),
+        torch.no_grad(),
+        torch.inference_mode(False),
+        one_replica(model, split),
+    ):
         captured = script_modules.convert(model, arguments, tensors)
         recorder = Recorder(captured, arguments, has_strided_groups)
         whole = _export(recorder, tensors)
@@ -140,7 +158,7 @@ def capture(
     operators = popart_names.list_operators(graph)
     graph_text.log_graph("Graph before lowering to PopART:", graph, operators)
     popart_nodes.drop_hints(exported)
-    return _finish(exported, recorder, len(tensors), whole, places)
+    return _finish(exported, recorder, len(tensors), whole, places, (replicas, split))
 
 
 def _take_tensor(name: str, tensor: Any) -> Any:
@@ -196,13 +214,15 @@ def _finish(
     num_inputs: int,
     program: Any,
     places: dict[str, Placement],
+    replication: tuple[int, Mapping[str, SplitWeight]],
 ) -> Captured:
     """Name inputs, outputs and weights, and turn changed buffers into inputs."""
     made: Recording = recorder.recording
     graph = model.graph
     translations.narrow_floats(model)
     ir = popart_ir.serialize(graph)
-    popart_nodes.lower_nodes(model)
+    replicas, split = replication
+    popart_nodes.lower_nodes(model, replicas)
     bodies.lower_marks(model)
     _separate_outputs(graph)
     inputs = ["input" if not index else f"input/{index}" for index in range(num_inputs)]
@@ -223,8 +243,13 @@ def _finish(
     kept = [each for each in graph.output if each.name not in unused]
     del graph.output[:]
     graph.output.extend(kept)
+    joined = None
     if kept:
-        model = convert_around_weights(model, set(weights.values()) - set(made.buffers))
+        streamed = set(weights.values()) - set(made.buffers)
+        if split or has_collectives(graph):
+            joined = join(model, streamed, split, replicas)
+            drop_marks(graph)
+        model = convert_around_weights(model, streamed)
     return Captured(
         model,
         tuple(inputs),
@@ -240,6 +265,8 @@ def _finish(
         program,
         places,
         ir,
+        joined,
+        {name: weight.groups for name, weight in split.items()},
     )
 
 

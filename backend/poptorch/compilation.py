@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import popart
-from popart.compilation import Compiled, confirm, make_compiler_options
+from popart.compilation import Compiled, compile_replicas, confirm, make_compiler_options
 from popart.ir_log import log_model
 from poprt import CompilerOptions
 from poprt.compile import MAIN_PROGRAM, Executable, compile_unreported
@@ -37,6 +37,8 @@ class Compilation:
     model: onnx.ModelProto
     outputs: Sequence[str]
     compiled: Compiled
+    joint: Executable | None = None
+    """The program of all replicas, if they depend on each other."""
 
     @property
     def executable(self) -> Executable:
@@ -105,9 +107,25 @@ def compile_model(
                 executable = _compile(captured, outputs, shown)
         else:
             _check_streams(executable, captured)
+        joint = _compile_joint(captured, options, chosen)
     except (popart.popart_exception, CompileError, OutOfMemoryError) as error:
         raise _compile_error(error) from error
-    return Compilation(model, outputs, Compiled(chosen, executable))
+    return Compilation(model, outputs, Compiled(chosen, executable), joint)
+
+
+def _compile_joint(
+    captured: Captured, options: Options, chosen: CompilerOptions
+) -> Executable | None:
+    """Return the program of all replicas, or None if they do not depend on each other."""
+    if captured.joined is None:
+        return None
+    if options.anchored_tensors:
+        raise Error(
+            "anchorTensor is not supported for replicas that depend on each other, by collectives "
+            "or by replicaGrouping. Return the tensor from forward instead"
+        )
+    model = captured.joined.model
+    return compile_replicas(model, [value.name for value in model.graph.output], chosen)
 
 
 def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOptions) -> Executable:

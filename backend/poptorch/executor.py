@@ -37,6 +37,7 @@ from poptorch.hooks import POST_COMPILE, PRE_COMPILE
 from poptorch.options import Options
 from poptorch.preparation import bind_arguments, prepare
 from poptorch.program import LoadedModel
+from poptorch.replicas import GroupedParameter, Grouping
 
 _NOT_COMPILED: Final = "Model has not been compiled or has been destroyed."
 _NO_RUN: Final = "Please run the model at least once before obtaining cycle count."
@@ -66,6 +67,7 @@ class PoplarExecutor:
         """
         self._user_model = model
         self._options = options
+        self.per_replica_params: dict[str, Grouping] = {}
         self._arguments: Arguments | None = None
         self._loaded: LoadedModel | None = None
         self._count: Callable[[], Counters] = counters.make_empty
@@ -77,7 +79,10 @@ class PoplarExecutor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_user_model":
             raise AttributeError(name)
-        return getattr(self._user_model, name)
+        value = getattr(self._user_model, name)
+        if isinstance(value, torch.nn.Parameter):
+            return GroupedParameter.view(value, name, self.per_replica_params)
+        return value
 
     def __repr__(self) -> str:
         model = self._user_model
@@ -207,7 +212,9 @@ class PoplarExecutor:
         """Capture, compile and load the module for arguments like these."""
         start = time.monotonic()
         PRE_COMPILE.call()
-        loaded = prepare(self._user_model, given, self._options, executable)
+        loaded = prepare(
+            self._user_model, given, self._options, self.per_replica_params, executable
+        )
         if self._options.connection_type is not ConnectionType.Never and loaded.device.isAttached:
             loaded.load(self._find_seed())
         self._arguments, self._loaded = given, loaded
@@ -334,7 +341,9 @@ class PoplarExecutor:
         if loaded.is_stale():
             assert self._arguments is not None
             loaded.detach()
-            self._loaded = loaded = prepare(self._user_model, self._arguments, self._options)
+            self._loaded = loaded = prepare(
+                self._user_model, self._arguments, self._options, self.per_replica_params
+            )
         loaded.load(self._find_seed())
 
     def copyWeightsToHost(self) -> None:
@@ -374,11 +383,19 @@ class PoplarExecutor:
             raise Error("Cycle count logging is only supported on actual IPU hardware.")
         return self._loaded.cycles
 
-    @property
     def compilationTime(self) -> datetime.timedelta:
-        """Time that capturing and compiling took."""
-        if self._compile_seconds is None:
-            raise Error(_NOT_COMPILED)
+        """Return the time that capturing and compiling took.
+
+        Returns:
+            The time.
+
+        Raises:
+            Error: Before the compilation, and without the option showCompilationProgressBar.
+        """
+        if self._compile_seconds is None or self._loaded is None:
+            raise Error("Please compile the model before obtaining compilation time.")
+        if not self._options.shows_progress_bar:
+            raise Error("Please set showCompilationProgressBar option to obtain compilation time.")
         return datetime.timedelta(seconds=self._compile_seconds)
 
     def getPerfCounters(self) -> Counters:
@@ -428,19 +445,6 @@ class PoplarExecutor:
         found = {} if self._loaded is None else self._loaded.anchors
         assert short_name in found, f"No tensor with name {short_name} found."
         return found[short_name]
-
-    def replicaGrouping(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Reject weights that differ between replicas, which this implementation lacks.
-
-        Args:
-            *args: Name of the weight and the groups.
-            **kwargs: The same by name.
-
-        Raises:
-            Error: Always.
-        """
-        del args, kwargs
-        raise Error("replicaGrouping: weights that differ between replicas are not supported")
 
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the captured graph in PopART's types by graph, as JSON."""

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes, rename, replace_nodes
 from popart import popart_exception
-from popart.lowering import lower
+from popart.lowering import LoweringOptions, lower
 from simipu.operators import CHIP_DOMAIN
 
 from poptorch.errors import Error
@@ -110,11 +110,12 @@ def _bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool
         output.name = names.get(output.name, output.name)
 
 
-def lower_nodes(model: onnx.ModelProto) -> None:
+def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
     """Replace the nodes of PopART's domain by what popart lowers them to.
 
     Args:
         model: The model, which is changed.
+        replicas: Number of replicas that collectives join.
 
     Raises:
         Error: If PopART rejects a node.
@@ -126,7 +127,7 @@ def lower_nodes(model: onnx.ModelProto) -> None:
     made: list[onnx.NodeProto] = []
     for index, node in enumerate(model.graph.node):
         if node.domain == CHIP_DOMAIN:
-            part = _lower(node, types, f"{node.op_type}/{index}/")
+            part = _lower(node, types, f"{node.op_type}/{index}/", replicas)
             made.extend(part.node)
             model.graph.initializer.extend(part.initializer)
         else:
@@ -138,7 +139,9 @@ def lower_nodes(model: onnx.ModelProto) -> None:
     model.opset_import.extend(kept)
 
 
-def _lower(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str) -> onnx.GraphProto:
+def _lower(
+    node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str, replicas: int
+) -> onnx.GraphProto:
     """Return the nodes that compute a node, between casts where types are unsigned."""
     unsigned, results = _UNSIGNED.get(node.op_type, ((), ()))
     inner = onnx.NodeProto()
@@ -161,7 +164,8 @@ def _lower(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str) 
         opset_imports=[helper.make_opsetid("", 11), helper.make_opsetid(CHIP_DOMAIN, 1)],
     )
     try:
-        made = lower(alone, list(inner.output)).model
+        options = LoweringOptions(replicas=replicas)
+        made = lower(alone, list(inner.output), options=options).model
     except popart_exception as error:
         raise Error(str(error)) from error
     lowered = onnx.compose.add_prefix(made, prefix, rename_inputs=False, rename_outputs=False).graph

@@ -18,6 +18,7 @@ from poptorch import (
     files,
     options_check,
     placement,
+    replicas,
 )
 from poptorch._logging import logger
 from poptorch.arguments import Arguments
@@ -25,6 +26,7 @@ from poptorch.enums import ConnectionType
 from poptorch.errors import Error
 from poptorch.options import Options, known_names
 from poptorch.program import LoadedModel, iter_named_tensors, make_batching
+from poptorch.replicas import Grouping
 from poptorch.strategies import PipelinedExecution
 
 _DEFAULT_NAME: Final = "inference"
@@ -43,7 +45,11 @@ def bind_arguments(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def prepare(
-    model: Any, given: Arguments, options: Options, executable: Executable | None = None
+    model: Any,
+    given: Arguments,
+    options: Options,
+    groupings: Mapping[str, Grouping],
+    executable: Executable | None = None,
 ) -> LoadedModel:
     """Capture and compile a module.
 
@@ -51,6 +57,7 @@ def prepare(
         model: The module or function.
         given: Arguments like those of its calls.
         options: Its options.
+        groupings: Groups of replicas by the parameters that differ between them.
         executable: Executable of a file, which is used instead of compiling.
 
     Returns:
@@ -61,10 +68,16 @@ def prepare(
     """
     options_check.validate_options(options.toDict(), known_names())
     args, kwargs = given.replace([_narrow(tensor, options) for _, tensor in given.iter_tensors()])
+    split = replicas.split_parameters(model, groupings, options.replication_factor)
     with placement.record(options.execution_strategy) as recorder:
         bound = bind_arguments(model, args, kwargs)
         captured = capture.capture(
-            model, bound, options.has_module_namescope, _has_strided_groups(options)
+            model,
+            bound,
+            options.has_module_namescope,
+            _has_strided_groups(options),
+            options.replication_factor,
+            split,
         )
     offline = options.connection_type is ConnectionType.Never
     num_ipus = placement.count_ipus(
@@ -101,7 +114,10 @@ def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:
     """Return the part of an input that one iteration of one replica gets."""
     parts = make_batching(options).num_parts
     if tensor.requires_grad:
-        logger.warning("Input tensor has requires_grad=True set. This tensor will be detached.")
+        logger.warning(
+            "Input tensor has requires_grad=True set. This tensor will be detached because "
+            "backward pass via inputs is not supported."
+        )
     if not tensor.ndim:
         return tensor
     size = tensor.shape[0]

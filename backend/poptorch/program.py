@@ -17,6 +17,7 @@ import torch
 from popart import AnchorReturnType, DeviceInfo, reports
 from popart.lowering import Effect, EffectKind
 from popart.program import DeviceProgram
+from popart.replication import JointProgram
 
 from popef._tools.arrays import Array
 from poptorch import counters
@@ -94,7 +95,7 @@ class LoadedModel:
     device: DeviceInfo
     options: Options
     module: Any
-    program: DeviceProgram = field(init=False)
+    program: DeviceProgram | JointProgram = field(init=False)
     steps: Steps = field(init=False)
     clock: counters.Clock = field(init=False)
     anchors: dict[str, torch.Tensor] = field(init=False, default_factory=dict)
@@ -104,7 +105,12 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         captured, executable = self.captured, self.compilation.executable
-        self.program = DeviceProgram(executable, _make_effects(captured))
+        effects = _make_effects(captured)
+        joint = self.compilation.joint
+        if joint is None or captured.joined is None:
+            self.program = DeviceProgram(executable, effects)
+        else:
+            self.program = JointProgram(joint, captured.joined, captured.groups, effects)
         buffers = {each.input: each.output for each in captured.state if each.buffer}
         batching = make_batching(self.options)
         self.steps = Steps(

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 from onnxgraph import iter_graphs
+from popart.lowering import has_collectives
 from poprt import Converter
 from simipu import CompileError
 
@@ -112,7 +113,8 @@ def find_constants(
         inner = [each for body in iter_graphs_of(node) for each in body.node]
         read = {name for each in (node, *inner) for name in each.input}
         kinds = {each.op_type for each in (node, *inner)}
-        if read & varying or kinds & RANDOM:
+        exchanges = has_collectives(onnx.GraphProto(node=[node]))
+        if read & varying or kinds & RANDOM or exchanges:
             varying.update(node.output)
     constant = [name for name in dict.fromkeys(outputs) if name not in varying]
     if not constant:

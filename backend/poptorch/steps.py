@@ -15,6 +15,7 @@ Arrays only; torch does not belong here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from popart import AnchorReturnType, AnchorReturnTypeId
 from popart.program import DeviceProgram
+from popart.replication import JointProgram
 
 from popef._tools.arrays import Array
 
@@ -94,7 +96,7 @@ class Output:
         assert values is not None
         _, _, *shape = values.shape
         if shape:
-            return values.reshape(-1, *shape[1:])
+            return values.reshape(math.prod(values.shape[:3]), *shape[1:])
         return values.reshape(() if values.size == 1 else -1)
 
 
@@ -116,7 +118,7 @@ class State:
 class Steps:
     """The compiled program with the rules of its calls."""
 
-    program: DeviceProgram
+    program: DeviceProgram | JointProgram
     batching: Batching
     kinds: Mapping[str, AnchorReturnType]
     """Iterations that each output returns."""
@@ -142,24 +144,31 @@ class Steps:
         outputs = {name: Output(kind, self.batching) for name, kind in self.kinds.items()}
         written = {name: np.empty_like(parts[name]) for name in self.written}
         for iteration in range(self.batching.iterations):
-            for replica in range(self.batching.replicas):
-                part = self.batching.find_part(iteration, replica)
-                held = self.state.values[replica] if self.state.values else {}
-                values = [parts[name][part] if name in parts else held[name] for name in names]
-                results = self._compute(values)
+            held = self.state.values or [{} for _ in range(self.batching.replicas)]
+            places = [
+                self.batching.find_part(iteration, replica)
+                for replica in range(self.batching.replicas)
+            ]
+            values = [
+                [parts[name][part] if name in parts else state[name] for name in names]
+                for part, state in zip(places, held, strict=True)
+            ]
+            for replica, results in enumerate(self._compute(values)):
+                part = places[replica]
                 for name, output in outputs.items():
                     output.add(results[name], iteration, replica)
                 for name, source in self.written.items():
                     written[name][part] = results[source]
                 for name, source in self.state.outputs.items():
-                    held[name] = np.array(results[source])
+                    held[replica][name] = np.array(results[source])
         found = {name: output.join() for name, output in outputs.items()}
         return found, {name: _join(value, inputs[name]) for name, value in written.items()}
 
-    def _compute(self, values: Sequence[Array]) -> dict[str, Array]:
-        results = self.program.run(values)
-        streams = self.program.outputs
-        return {each.tensor: value for each, value in zip(streams, results, strict=True)}
+    def _compute(self, values: Sequence[Sequence[Array]]) -> list[dict[str, Array]]:
+        """Return the results of each replica by name."""
+        names = [stream.tensor for stream in self.program.outputs]
+        results = self.program.run_replicas(values)
+        return [dict(zip(names, each, strict=True)) for each in results]
 
 
 def _join(parts: Array, whole: Array) -> Array:

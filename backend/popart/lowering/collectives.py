@@ -26,6 +26,8 @@ Concat gathers, and a Gather takes the part of the replica."""
 REDUCTION: Final = "__replica_reduction"
 """Mark of a reduction's node: the standard's operator for two replicas."""
 _COMM_GROUP, _OPERATOR = "__collectiveCommGroup", "__collectiveOperator"
+_REPLICA_GROUPING: Final = "__collectiveReplicaGrouping"
+"""Attribute that stands for the comm group: numbers of replicas, the stride, and the group size."""
 _REDUCTIONS: Final = {
     CollectiveOperator.Add: "Add",
     CollectiveOperator.Mean: "Add",
@@ -68,6 +70,34 @@ def _all_gather(operation: Operation) -> Sequence[Tensor]:
     return [_mark(operation, operation.add("Concat", *[flat] * size, axis=0), groups)]
 
 
+@chip_rule("ReplicatedAllReduceTP")
+def _all_reduce_forwards(operation: Operation) -> Sequence[Tensor]:
+    """Reduce, unless the reduction is that of the gradients (poptorch_experimental_addons)."""
+    if operation.attribute("backwards", 0):
+        return [operation.add("Identity", operation.x)]
+    return [_reduce(operation, operation.x)]
+
+
+@chip_rule("ReplicatedAllToAll")
+def _all_to_all(operation: Operation) -> Sequence[Tensor]:
+    """Give part i of the first axis to replica i, which joins the parts in the senders' order."""
+    groups, x = _find_groups(operation), operation.x
+    size = groups.getGroupSize()
+    if size == 1:
+        return [operation.add("Identity", x)]
+    if not x.shape or x.shape[0] % size:
+        raise popart_exception(
+            f"{operation.describe()}: the first axis of the input of shape {list(x.shape)} must be "
+            f"a multiple of the {size} replicas of a group"
+        )
+    flat = operation.reshape(x, [prod(x.shape)])
+    gathered = _mark(operation, operation.add("Concat", *[flat] * size, axis=0), groups)
+    parts = operation.reshape(gathered, [size, size, prod(x.shape) // size])
+    turned = operation.add("Transpose", parts, perm=[1, 0, 2])
+    mine = _mark(operation, operation.add("Gather", turned, operation.numbers(0), axis=0), groups)
+    return [replace(operation.reshape(mine, list(x.shape)), is_constant=False)]
+
+
 def _reduce(operation: Operation, x: Tensor) -> Tensor:
     """Return the reduction over the groups; one replica alone keeps its value."""
     groups = _find_groups(operation)
@@ -92,6 +122,10 @@ def _find_groups(operation: Operation) -> ReplicaGrouping:
     kind, size = operation.attribute(_COMM_GROUP) or (CommGroupType.All, 0)
     if replicas == 1:
         return ReplicaGrouping(1)
+    grouping = operation.attribute(_REPLICA_GROUPING)
+    if grouping:
+        _, stride, group_size = grouping
+        return ReplicaGrouping(replicas, stride, group_size)
     return CommGroup(CommGroupType(kind), size).toReplicaGrouping(replicas)
 
 
