@@ -49,10 +49,10 @@ from poptorch.errors import ConfigFileError, Error, RecoverableError, Unrecovera
 from poptorch.executor import PoplarExecutor
 from poptorch.files import FileContents, inspect_file
 from poptorch.hooks import registerPostCompileHook, registerPreCompileHook
+from poptorch.multi_conv import MultiConv
 from poptorch.ops import (
     CPU,
     Attribute,
-    MultiConv,
     NameScope,
     ctc_beam_search_decoder,
     dynamic_slice,
@@ -65,11 +65,10 @@ from poptorch.ops import (
     recomputationCheckpoint,
     serializedMatMul,
     set_available_memory,
-    set_overlap_for_input,
-    set_overlap_for_output,
 )
 from poptorch.option_parts import TensorLocationSettings
 from poptorch.options import Options
+from poptorch.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
 from poptorch.poptorch_core import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch.strategies import (

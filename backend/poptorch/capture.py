@@ -26,6 +26,7 @@ from poptorch import (
     cpu_tensors,
     graph_text,
     grouping,
+    overlap,
     popart_ir,
     popart_names,
     popart_nodes,
@@ -154,6 +155,7 @@ def capture(
     popart_nodes.drop_copies(graph)
     grouping.group_scatters(graph, marked)
     places = popart_names.name_operators(graph, marked, scopes, has_namescope)
+    overlap.check(graph, recorder.recording.outputs)
     popart_nodes.move_hints(graph)
     operators = popart_names.list_operators(graph)
     graph_text.log_graph("Graph before lowering to PopART:", graph, operators)

@@ -20,9 +20,9 @@ MAX_UNROLLED = 16
 def cond(
     condition: Any,
     then_body: Callable[..., Any],
-    then_inputs: Sequence[Any],
+    then_inps: Sequence[Any],
     else_body: Callable[..., Any],
-    else_inputs: Sequence[Any],
+    else_inps: Sequence[Any],
 ) -> list[Any]:
     """Return the results of one of two functions.
 
@@ -31,25 +31,31 @@ def cond(
     Args:
         condition: Tensor of one element.
         then_body: Function for a true condition.
-        then_inputs: Its inputs.
+        then_inps: Its inputs.
         else_body: Function for a false condition.
-        else_inputs: Its inputs.
+        else_inps: Its inputs.
 
     Returns:
         The results as a list.
 
     Raises:
+        ValueError: If the inputs are no lists.
         Error: If the functions do not return the same numbers, shapes and types of tensors, or
             change a tensor that is not an input.
     """
+    if not (isinstance(then_inps, list) and isinstance(else_inps, list)):
+        raise ValueError(
+            "poptorch.cond expects then_inps and else_inps tensors to be a list of tensors. "
+            "(Object is not list)"
+        )
     if not isRunningOnIpu():
-        body, inputs = (then_body, then_inputs) if condition else (else_body, else_inputs)
+        body, inputs = (then_body, then_inps) if condition else (else_body, else_inps)
         return _as_list(body(*inputs))
     then, other = (
         _capture(name, body, [_copy(each) for each in inputs])
         for name, body, inputs in (
-            ("cond: then_body", then_body, then_inputs),
-            ("cond: else_body", else_body, else_inputs),
+            ("cond: then_body", then_body, then_inps),
+            ("cond: else_body", else_body, else_inps),
         )
     )
     if len(then) != len(other):

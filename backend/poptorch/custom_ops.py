@@ -86,6 +86,8 @@ def custom_op(
 
 def _check_attribute(name: str, value: Any) -> Any:
     """Return an attribute's value; raise what PopTorch raises of it."""
+    if not isinstance(name, str):
+        raise ValueError(f"All attribute keys must be strings. Found {name!r}")
     _check_ascii(name)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     kinds = {type(each) for each in items}

@@ -14,13 +14,21 @@ import numpy as np
 import torch
 
 from poptorch import scopes
-from poptorch.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode
+from poptorch.enums import MatMulSerializationMode
 from poptorch.errors import Error
 from poptorch.popart_nodes import HINTS
 from poptorch.tracing import Print, current_trace, isRunningOnIpu
 
 _FLOAT_FORMATS = {"auto": 0, "fixed": 1, "scientific": 2, "none": 3}
 """PrintTensor's numbers of the formats."""
+_MIN_BOUNDS = 2
+"""Least number of bounds of the examples of `fps`."""
+
+
+def _require_tensor(value: Any, text: str) -> None:
+    """Raise Error with a text and the value's type if it is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise Error(f"{text} {type(value)} is not supported.")
 
 
 def nop(tensor: Any) -> Any:
@@ -28,7 +36,11 @@ def nop(tensor: Any) -> Any:
 
     Args:
         tensor: A tensor.
+
+    Raises:
+        Error: If it is no tensor.
     """
+    _require_tensor(tensor, "nop must take a torch.tensor argument.")
     return tensor.clone() if isRunningOnIpu() else tensor
 
 
@@ -39,8 +51,15 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
         *tensors: Tensors.
 
     Returns:
-        The tensor, or a tuple of them as they were given.
+        The tensor, or a tuple of them; for one tuple or list of tensors, one of that type.
+
+    Raises:
+        ValueError: If one is no tensor.
     """
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        return type(tensors[0])(recomputationCheckpoint(each) for each in tensors[0])
+    if not all(isinstance(each, torch.Tensor) for each in tensors):
+        raise ValueError("All inputs must be tensors")
     return tensors[0] if len(tensors) == 1 else tensors
 
 
@@ -50,7 +69,11 @@ def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any
     Args:
         tensor: Result of an operator.
         available_memory_proportion: A number between 0 and 1.
+
+    Raises:
+        Error: If the first argument is no tensor.
     """
+    _require_tensor(tensor, "You may only set available memory for torch.tensor values.")
     if not isRunningOnIpu():
         return tensor
     (made,) = torch.onnx.ops.symbolic_multi_out(
@@ -64,38 +87,6 @@ def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any
     return made
 
 
-def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
-    """Return the tensors. Overlap of transfer and computation is a hint.
-
-    Args:
-        input_tensors: Inputs of the model, in tuples, lists or dicts.
-        mode: Part of the step that may overlap.
-
-    Raises:
-        ValueError: If the mode is no OverlapMode.
-    """
-    return _check_overlap(input_tensors, mode)
-
-
-def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
-    """Return the tensors. Overlap of transfer and computation is a hint.
-
-    Args:
-        output_tensors: Results of the model, in tuples, lists or dicts.
-        mode: Part of the step that may overlap.
-
-    Raises:
-        ValueError: If the mode is no OverlapMode.
-    """
-    return _check_overlap(output_tensors, mode)
-
-
-def _check_overlap(tensors: Any, mode: OverlapMode) -> Any:
-    if not isinstance(mode, OverlapMode):
-        raise ValueError(f"expected a poptorch.OverlapMode, found {mode!r}")
-    return tensors
-
-
 def identity_loss(x: Any, reduction: str) -> Any:
     """Return a loss that the model has computed itself, reduced.
 
@@ -104,11 +95,11 @@ def identity_loss(x: Any, reduction: str) -> Any:
         reduction: "sum", "mean" or "none".
 
     Raises:
-        ValueError: If the reduction is another.
+        AssertionError: If the reduction is another.
     """
     if reduction not in ("sum", "mean", "none"):
-        raise ValueError(
-            f"Unsupported reduction type {reduction!r}: expected 'sum', 'mean' or 'none'"
+        raise AssertionError(
+            f"Unsupported reduction type! Expected 'sum', 'mean' or 'none', found {reduction!r}"
         )
     if reduction == "none":
         return x.clone() if isRunningOnIpu() else x
@@ -120,7 +111,7 @@ def serializedMatMul(
     rhs: Any,
     mode: MatMulSerializationMode,
     factor: int = 0,
-    keep_precision: bool = False,  # noqa: ARG001
+    keep_precision: bool = False,
 ) -> Any:
     """Return a matrix product. Its serialization is a hint.
 
@@ -132,9 +123,11 @@ def serializedMatMul(
         keep_precision: Whether sums over the parts of half tensors are float.
 
     Raises:
-        AssertionError: If the mode is no MatMulSerializationMode, or the factor does not divide
-            the dimension.
+        AssertionError: If the mode is no MatMulSerializationMode, the factor no integer or
+            keep_precision no truth value, or if the factor does not divide the dimension.
     """
+    assert isinstance(keep_precision, bool), f"keep_precision: found {keep_precision!r}"
+    assert isinstance(factor, int), f"factor: expected an integer, found {factor!r}"
     assert isinstance(mode, MatMulSerializationMode), f"unknown serialization mode {mode!r}"
     if mode is not MatMulSerializationMode.Disabled:
         assert factor > 0, f"factor: expected a positive number, found {factor}"
@@ -155,14 +148,19 @@ def dynamic_slice(tensor: Any, dim: int, start: Any, size: int, step: int) -> An
     Args:
         tensor: The tensor.
         dim: Dimension of the window.
-        start: Tensor of one element, or a number.
+        start: Tensor of one element.
         size: Size of the window, before steps.
         step: Distance of the elements that are taken.
 
     Raises:
-        Error: If the size is not positive or, on the IPU, no factor of the dimension.
+        Error: If an argument has another type, the size or the step is not positive, or, on the
+            IPU, the size is no factor of the dimension.
     """
+    _require_tensor(tensor, "dynamic_slice must take a torch.tensor input.")
+    _check_window_types("dynamic_slice", start, dim=dim, size=size, step=step)
     _check_window(size)
+    if step < 1:
+        raise Error("Slicing step must be at least 1")
     length = tensor.shape[dim]
     if isRunningOnIpu() and length % size:
         raise Error(
@@ -178,12 +176,16 @@ def dynamic_update(input: Any, src: Any, dim: int, start: Any, size: int) -> Any
         input: The tensor.
         src: The other tensor.
         dim: Dimension of the window.
-        start: Tensor of one element, or a number.
+        start: Tensor of one element.
         size: Size of the window.
 
     Raises:
-        Error: If the tensors do not fit each other, or the size is not positive.
+        Error: If an argument has another type, the tensors do not fit each other, or the size is
+            not positive.
     """
+    _require_tensor(input, "dynamic_update must take a torch.tensor input.")
+    _check_window_types("dynamic_update", start, dim=dim, size=size)
+    _require_tensor(src, "Src argument to dynamic_update must be a torch.tensor.")
     if input.dtype != src.dtype:
         types = [_narrow(each.dtype) for each in (input, src)]
         raise Error(f"input and src tensor must have same dtype. ({types[0]} vs {types[1]})")
@@ -194,6 +196,14 @@ def dynamic_update(input: Any, src: Any, dim: int, start: Any, size: int) -> Any
     _check_window(size)
     places = _window(input, start, size, input.shape[dim], 1)
     return torch.index_copy(input, dim, places, src)
+
+
+def _check_window_types(operator: str, start: Any, **numbers: Any) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, int):
+            full = "Dimension" if name == "dim" else name.capitalize()
+            raise Error(f"{full} must be an integer. {operator}: found {value!r}")
+    _require_tensor(start, f"Slice start argument to {operator} must be a torch.tensor.")
 
 
 def _narrow(dtype: Any) -> Any:
@@ -223,11 +233,11 @@ def ipu_print_tensor(
     summarise_threshold: int = 1000,
     edge_items: int = 3,
     max_line_width: int = 80,
-    digits: int = 5,
+    digits: int = 4,
     float_format: str = "auto",
-    separator: str = ",",
-    open_bracket: str = "{",
-    close_bracket: str = "}",
+    separator: str = ", ",
+    open_bracket: str = "(",
+    close_bracket: str = ")",
 ) -> Any:
     """Return the tensor, and print it each time the model runs on the IPU.
 
@@ -246,7 +256,9 @@ def ipu_print_tensor(
 
     Raises:
         ValueError: If the format is unknown.
+        Error: If the first argument is no tensor.
     """
+    _require_tensor(tensor, "ipu print tensor must take a torch.tensor argument.")
     if float_format not in _FLOAT_FORMATS:
         raise ValueError(
             f"Unknown float_format {float_format!r}: expected one of {', '.join(_FLOAT_FORMATS)}"
@@ -261,8 +273,8 @@ def ipu_print_tensor(
         "digits": digits,
         "floatFormat": _FLOAT_FORMATS[float_format],
         "separator": ord(separator[:1] or " "),
-        "openBracket": ord(open_bracket[:1] or "{"),
-        "closeBracket": ord(close_bracket[:1] or "}"),
+        "openBracket": ord(open_bracket[:1] or "("),
+        "closeBracket": ord(close_bracket[:1] or ")"),
     }
     printed = tensor.clone()
     trace.prints.append((printed, Print(title or f"print_tensor_{len(trace.prints)}", form)))
@@ -310,7 +322,7 @@ class NameScope:
     """
 
     def __init__(self, name: str) -> None:
-        assert isinstance(name, str), f"name: expected a string, found {name!r}"
+        assert isinstance(name, str), f"Parameter to NameScope must be a string, found {name!r}"
         self.name = name
 
     def __enter__(self) -> NameScope:
@@ -344,92 +356,6 @@ class Attribute:
         pass
 
 
-class MultiConv:
-    """Context whose independent convolutions may run at the same time; results do not change."""
-
-    _active = False
-
-    def availableMemoryProportions(self, value: float | Sequence[float]) -> MultiConv:  # noqa: ARG002
-        """Set the proportion of tile memory of all or each of the convolutions: a hint.
-
-        Args:
-            value: A number, or one for each convolution.
-        """
-        return self
-
-    def partialsTypes(self, value: Any) -> MultiConv:
-        """Set the type of partial sums of all or each of the convolutions.
-
-        Args:
-            value: torch.float or torch.half, or one for each convolution.
-
-        Raises:
-            ValueError: If a type is another.
-        """
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if each not in (torch.float, torch.half):
-                raise ValueError(
-                    f"Invalid partials types. Expecting torch.half or torch.float, found {each}"
-                )
-        return self
-
-    def planType(self, value: MultiConvPlanType) -> MultiConv:
-        """Set whether the convolutions run in parallel: a hint.
-
-        Args:
-            value: The type of plan.
-
-        Raises:
-            AssertionError: If it is no MultiConvPlanType.
-        """
-        if not isinstance(value, MultiConvPlanType):
-            raise AssertionError("Plan type value should be a MultiConvPlanType")
-        return self
-
-    def perConvReservedTiles(self, value: int) -> MultiConv:
-        """Set the number of tiles that are kept for each convolution: a hint.
-
-        Args:
-            value: The number.
-
-        Raises:
-            AssertionError: If it is no integer.
-        """
-        if not isinstance(value, int):
-            raise AssertionError("Tile count should be an integer")
-        return self
-
-    def cycleBackOff(self, value: float) -> MultiConv:
-        """Set the proportion of cycles by which a plan may be slower: a hint.
-
-        Args:
-            value: The proportion.
-
-        Raises:
-            AssertionError: If it is no number.
-        """
-        if not isinstance(value, (int, float)):
-            raise AssertionError("Cycle back off should be a float")
-        return self
-
-    def enableConvDithering(self, value: bool | Sequence[bool]) -> MultiConv:  # noqa: ARG002
-        """Set whether all or each of the convolutions start at another tile: a hint.
-
-        Args:
-            value: A truth value, or one for each convolution.
-        """
-        return self
-
-    def __enter__(self) -> MultiConv:
-        if MultiConv._active:
-            raise Error("Nested poptorch.MultiConv is not supported.")
-        MultiConv._active = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        MultiConv._active = False
-
-
 def ctc_beam_search_decoder(
     probs: Any, lengths: Any, blank: int = 0, beam_width: int = 100, top_paths: int = 1
 ) -> list[Any]:
@@ -445,7 +371,12 @@ def ctc_beam_search_decoder(
     Returns:
         Logarithms of the sequences' probabilities [batch, paths], their lengths [batch, paths],
         and their labels [batch, paths, steps].
+
+    Raises:
+        Error: If the first two arguments are no tensors.
     """
+    for name, value in (("probs", probs), ("lengths", lengths)):
+        _require_tensor(value, f"ctc_beam_search_decoder: {name} must be a torch.tensor argument.")
     from poptorch.custom_ops import call_popart
 
     steps, batch, _ = probs.shape
@@ -473,7 +404,19 @@ def fps(src: Any, ptr: Sequence[int], ratio: float = 0.5, random_start: bool = F
         ptr: First index of each example's points, and the number of points.
         ratio: Proportion of the points that is picked; rounded up.
         random_start: Whether the first point is random instead of the example's first.
+
+    Raises:
+        Error: If an argument has another type, or `ptr` has less than two elements.
     """
+    _require_tensor(src, "`fps` must take a torch.tensor input.")
+    if not isinstance(ptr, list):
+        raise Error(f"`ptr` must be a list of integers. {type(ptr)} is not supported.")
+    if len(ptr) < _MIN_BOUNDS:
+        raise Error("`ptr` must containt at least 2 elements.")  # PopTorch spells it so
+    if not isinstance(ratio, float):
+        raise Error(f"`ratio` must be of float type. {type(ratio)} is not supported.")
+    if not isinstance(random_start, bool):
+        raise Error(f"`random_start` must be of bool type. {type(random_start)} is not supported.")
     picked = []
     for first, end in itertools.pairwise(ptr):
         points = src[first:end]
@@ -499,10 +442,23 @@ def nearest(x: Any, y: Any, batch_x: Any = None, batch_y: Any = None) -> Any:
         batch_y: Example of each point of `y`.
 
     Raises:
-        ValueError: If only one of the batches is given.
+        Error: If an argument has another type, or only one of the batches is given.
     """
+    _require_tensor(x, "`nearest` must take a torch.tensor `x` input.")
+    _require_tensor(y, "`nearest` must take a torch.tensor `y` input.")
+    batches = [
+        None if each is None or (isinstance(each, list) and not each) else each
+        for each in (batch_x, batch_y)
+    ]
+    kinds = (torch.Tensor, list, type(None))
+    if not all(isinstance(each, kinds) for each in batches):
+        raise Error(
+            "`batch_x` and `batch_y` must be torch.Tensors or lists while `batch_x` is of type "
+            f"{type(batch_x)} and `batch_y` is of type {type(batch_y)}."
+        )
+    batch_x, batch_y = batches
     if (batch_x is None) != (batch_y is None):
-        raise ValueError("nearest: batch_x and batch_y must be given together")
+        raise Error("nearest: batch_x and batch_y must be given together")
     x, y = (each.reshape(-1, 1) if each.dim() == 1 else each for each in (x, y))
     difference = x.unsqueeze(1) - y.unsqueeze(0)
     distances = (difference * difference).sum(-1)

@@ -22,9 +22,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from poptorch import ctc, placement, scopes
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error
-from poptorch.tracing import Print, tracing
+from poptorch.multi_conv import note_convolution
+from poptorch.tracing import Print, current_trace, tracing
 
 IPU = "ipu"
+_CONVOLUTIONS = frozenset({torch.conv1d, torch.conv2d, torch.conv3d, torch.convolution})
 _MIXED = frozenset(
     {
         torch.nn.functional.linear,
@@ -155,6 +157,8 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
         own = _OWN.get(func, func)
         if func is F.group_norm and self._has_strided_groups:
             own = functools.partial(_group_strided, own)
+        if func in _CONVOLUTIONS:
+            note_convolution(current_trace())
         with placement.mark_operator():
             result = own(*args, **keywords)
         if isinstance(result, (torch.Tensor, tuple, list)):

@@ -29,10 +29,12 @@ class Trace:
     Attributes:
         prints: Printed tensors.
         num_loops: Number of loops so far.
+        multi_conv: Number of convolutions so far of the MultiConv that is being captured, or None.
     """
 
     prints: list[tuple[Any, Print]] = field(default_factory=list)
     num_loops: int = 0
+    multi_conv: int | None = None
 
 
 _trace: ContextVar[Trace | None] = ContextVar("poptorch_trace", default=None)
