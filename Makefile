@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | fusions | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | fusions | popart-methods | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -109,6 +109,12 @@ test-torch: .venv/torch
 # BERT-base and ResNet-50 through PopTorch on a real server; not part of CI.
 test-torch-server: .venv/torch/conformance
 	.venv/torch/bin/python -m pytest -n 0 tests/poptorch/test_served.py
+
+PATTERNS ?= *
+
+# PopTorch's list of supported operators beside PyTorch, about an hour; test-torch includes a part.
+poptorch-operators: .venv/torch
+	.venv/torch/bin/python -m tests.poptorch.sweep $(foreach each,$(PATTERNS),'$(each)')
 
 BULK_ROWS ?= 1000000
 BULK_ROUNDS ?= 3

@@ -54,30 +54,6 @@ def _shift(x: Any, dim: int, reach: int) -> tuple[Any, Any]:
     return x.narrow(dim, 0, length), x.narrow(dim, reach, length)
 
 
-def mean(x: Any, *, dtype: Any = None) -> Any:
-    """Return the mean in a type, which torch's exporter leaves out.
-
-    Args:
-        x: A tensor.
-        dtype: The type, or None for that of the tensor.
-    """
-    return NotImplemented if dtype in (None, x.dtype) else torch.mean(x.to(dtype))
-
-
-def mean_dim(x: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the mean along axes in a type, which torch's exporter leaves out.
-
-    Args:
-        x: A tensor.
-        dim: Its axes.
-        keepdim: Whether the axes stay.
-        dtype: The type, or None for that of the tensor.
-    """
-    if dtype in (None, x.dtype):
-        return NotImplemented
-    return torch.mean(x.to(dtype), dim, keepdim)
-
-
 def unbind(x: Any, dim: int = 0) -> Any:
     """Return the slices of a tensor along an axis: torch's exporter makes a sequence of them.
 

@@ -44,6 +44,7 @@ from poptorch.tracing import Print
 
 _USER = "user."
 """Prefix of the names of the module's parameters in the recorder's."""
+_HALVES = (torch.half, torch.bfloat16)
 _VALUE_DEPENDENT = (
     "GuardOnDataDependentSymNode",
     "UserError",
@@ -135,7 +136,8 @@ def capture(
     Raises:
         Error: If forward depends on the values of tensors, or has an operator without translation.
     """
-    tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
+    is_narrow = not _has_doubles(model)
+    tensors = [_take_tensor(name, each, is_narrow) for name, each in arguments.iter_tensors()]
     split = split or {}
     with (
         _quiet(),
@@ -163,14 +165,26 @@ def capture(
     return _finish(exported, recorder, len(tensors), whole, places, (replicas, split))
 
 
-def _take_tensor(name: str, tensor: Any) -> Any:
-    """Return a plain tensor of the values; raise Error if the IPU has no such type."""
+def _has_doubles(model: Any) -> bool:
+    """Return whether a module holds tensors in double, which operators read beside the inputs."""
+    owner = getattr(model, "__self__", model)
+    if not isinstance(owner, torch.nn.Module):
+        return False
+    return any(each.dtype is torch.double for each in (*owner.parameters(), *owner.buffers()))
+
+
+def _take_tensor(name: str, tensor: Any, is_narrow: bool) -> Any:
+    """Return a plain tensor of the values; raise Error if the IPU has no such type.
+
+    Doubles are narrowed as on the IPU, so that a module in float takes them.
+    """
     if tensor.dtype not in translations.INPUT_TYPES:
         raise Error(f"Unsupported input type {tensor.dtype} of {name}")
     if not tensor.numel():
         raise Error(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}): {name}")
     with torch.inference_mode(False):
-        return tensor.detach().clone(memory_format=torch.contiguous_format)
+        plain = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return plain.float() if is_narrow and plain.dtype is torch.double else plain
 
 
 def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
@@ -193,6 +207,7 @@ def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
 def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
     """Return the ONNX model, and the program of the operators that it was written from."""
     popart_names.drop_other_marks(program)
+    _copy_half_results(program)
     try:
         with share_operators(), torch.fx.traceback.preserve_node_meta():
             made = torch.onnx.export(
@@ -208,6 +223,30 @@ def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
             cause = cause.__cause__
         raise Error(f"the model cannot be exported to ONNX: {_first_line(cause)}") from error
     return made.model_proto, made.exported_program
+
+
+def _copy_half_results(program: Any) -> None:
+    """Return copies of results in half, which `name_operators` drops again.
+
+    torch's exporter computes some operators in float and casts their results to half. Its outputs
+    stay those before the casts (docs/upstream.md).
+    """
+    graph = program.graph
+    output = graph.output_node()
+    results = list(output.args[0])
+    for place, (node, spec) in enumerate(
+        zip(results, program.graph_signature.output_specs, strict=True)
+    ):
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if node.op != "call_function" or getattr(value, "dtype", None) not in _HALVES:
+            continue
+        with graph.inserting_before(output):
+            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta = dict(node.meta)
+        results[place] = copy
+        spec.arg = torch.export.graph_signature.TensorArgument(name=copy.name)
+    output.args = (tuple(results),)
+    program.graph_module.recompile()
 
 
 def _finish(

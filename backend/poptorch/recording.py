@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from poptorch import ctc, placement, scopes
+from poptorch import ctc, embeddings, placement, scopes
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error
 from poptorch.multi_conv import note_convolution
@@ -40,6 +40,7 @@ _MIXED = frozenset(
     }
 )
 """Functions whose parameters are cast to the type of the activations on the IPU."""
+_CAST = (torch.half, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = {torch.half: 2**11, torch.float32: 2**24}
 """Numbers up to which a type holds every whole one."""
 
@@ -190,12 +191,11 @@ def _is_ipu(device: Any) -> bool:
 
 
 def _match_types(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cast parameters in half or float to the first value's type, if that is one of both."""
-    kinds = (torch.half, torch.float32)
-    if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype not in kinds:
+    """Cast floating-point parameters to the first value's type, if that is one, too."""
+    if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype not in _CAST:
         return values
     return tuple(
-        each.to(values[0].dtype) if isinstance(each, torch.Tensor) and each.dtype in kinds else each
+        each.to(values[0].dtype) if isinstance(each, torch.Tensor) and each.dtype in _CAST else each
         for each in values
     )
 
@@ -210,10 +210,10 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """Normalize by the batch's statistics and update the running ones, in training.
+    """Normalize by the batch's statistics in training.
 
-    torch's exporter writes the form for inference instead. The variance that normalizes is that of
-    the batch; the running one estimates the population's.
+    torch's exporter writes the form for inference instead. The running statistics stay as they
+    are: PopART copies new ones in training sessions only (Ir::constructBackwards).
     """
     if not training:
         given = (running_mean, running_var, weight, bias, training, momentum, eps)
@@ -221,13 +221,9 @@ def _batch_norm(
     axes = [axis for axis in range(x.dim()) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
     wide = x.float()
-    mean, count = wide.mean(axes), x.numel() // x.shape[1]
+    mean = wide.mean(axes)
     centred = wide - mean.reshape(shape)
     var = (centred * centred).mean(axes)
-    if running_mean is not None:
-        unbiased = var * (count / max(count - 1, 1))
-        running_mean.copy_(running_mean * (1 - momentum) + mean * momentum)
-        running_var.copy_(running_var * (1 - momentum) + unbiased * momentum)
     y = centred * torch.rsqrt(var + eps).reshape(shape)
     if weight is not None:
         y = y * weight.reshape(shape)
@@ -257,6 +253,7 @@ def _random_(x: Any, *limits: int | None, generator: Any = None, **named: int | 
 _OWN: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _batch_norm,
     F.ctc_loss: ctc.ctc_loss,
+    F.one_hot: embeddings.check_one_hot,
     torch.Tensor.random_: _random_,
     **{
         each: functools.partial(_normalize, each)

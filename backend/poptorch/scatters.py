@@ -114,6 +114,40 @@ def index_fill(x: Any, dim: int, index: Any, value: float) -> Any:
     return _scatter_to(x, dim % x.dim(), places, torch.full(shape, value, dtype=x.dtype), "none")
 
 
+def scatter_reducing(x: Any, dim: int, index: Any, src: Any, *, reduce: str) -> Any:
+    """Return the sums or products of a tensor and of what an index sends to its places.
+
+    Args:
+        x: The tensor.
+        dim: Axis along which the index points.
+        index: Place of each element.
+        src: The elements, or one number for all of them.
+        reduce: add or multiply.
+    """
+    if not isinstance(src, torch.Tensor):
+        src = torch.full(list(index.shape), src, dtype=x.dtype)
+    return scatter_reduce(x, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Return a tensor with one number at the places that a mask names, as masked_fill does.
+
+    Args:
+        x: The tensor.
+        indices: The mask, or indices, which are left to torch's exporter.
+        values: The values.
+        accumulate: Whether they are added.
+    """
+    mask = indices[0]
+    if len(indices) != 1 or mask is None or mask.dtype not in (torch.bool, torch.uint8):
+        return NotImplemented
+    if values.numel() != 1:
+        return NotImplemented
+    place = (mask != 0).reshape([*mask.shape, *[1] * (x.dim() - mask.dim())])
+    value = values.reshape([]).to(x.dtype)
+    return torch.where(place, x + value if accumulate else value, x)
+
+
 def _align(x: Any, dim: int, index: Any) -> Any:
     """Return an index of slices with as many axes as the tensor."""
     axis = dim % x.dim()
@@ -180,6 +214,9 @@ DECOMPOSITIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.index_add.default: index_add,
     aten.index_reduce.default: index_reduce,
     aten.index_fill.int_Scalar: index_fill,
+    aten.index_put.default: index_put,
+    aten.scatter.reduce: scatter_reducing,
+    aten.scatter.value_reduce: scatter_reducing,
 }
 """What computes torch's operators."""
 

@@ -12,7 +12,18 @@ from onnx import TensorProto
 from poprt.passes import retype_floats
 from simipu.operators import CHIP_DOMAIN
 
-from poptorch import axes, graph_text, scatters, special_functions
+from poptorch import (
+    arithmetic,
+    axes,
+    embeddings,
+    graph_text,
+    layers,
+    products,
+    reductions,
+    scatters,
+    special_functions,
+    whole_numbers,
+)
 from poptorch.errors import Error
 
 INPUT_TYPES = frozenset(
@@ -57,16 +68,34 @@ def decompose(program: Any) -> Any:
         program: A program of torch.export. It is returned as it is if it has none of them.
     """
     graph_text.log_program("Initial dispatched graph:", program)
+    layers.check_layers(program)
     scatters.simplify_indices(program)
     graph_text.log_program("Graph before PopART canonicalisation:", program)
     for node in program.graph.nodes:
         if node.target in _LOGICAL and node.meta["val"].dtype is torch.bool:
-            node.target, node.kwargs = _LOGICAL[node.target], {}
+            _make_logical(program.graph, node)
     nodes = [node for node in program.graph.nodes if not _is_plain(node)]
     targets = {_drop_inplace(node.target) for node in nodes} & DECOMPOSITIONS.keys()
     if not targets:
         return program
     return program.run_decompositions(dict(DECOMPOSITIONS))
+
+
+def _make_logical(graph: Any, node: Any) -> None:
+    """Replace an operator on truth values by that of ONNX, which takes no numbers of Python."""
+    is_kept = node.kwargs.get("alpha", 1)
+    node.target, node.kwargs = _LOGICAL[node.target], {}
+    if not is_kept:
+        node.args = (node.args[0], False)
+    for place, value in enumerate(node.args):
+        if isinstance(value, torch.fx.Node):
+            continue
+        with graph.inserting_before(node), node.meta["val"].fake_mode:
+            tensor = graph.call_function(
+                aten.scalar_tensor.default, (value,), {"dtype": torch.bool}
+            )
+            tensor.meta = {**node.meta, "val": torch.tensor(value)}
+        node.update_arg(place, tensor)
 
 
 def _drop_inplace(operator: Any) -> Any:
@@ -80,6 +109,11 @@ def _drop_inplace(operator: Any) -> Any:
 
 def _is_plain(node: Any) -> bool:
     """Return whether torch's exporter translates a node of DECOMPOSITIONS correctly as it is."""
+    for part in (layers, products, arithmetic, reductions, whole_numbers):
+        if _drop_inplace(node.target) in part.DECOMPOSITIONS:
+            return bool(part.is_plain(node))
+    if node.target in (aten.arange.start, aten.arange.start_step):
+        return len({type(number) for number in (*node.args, 1)[:3]}) == 1
     if node.target is aten.rsub.Scalar:
         return bool(node.args[0].meta["val"].dtype is node.meta["val"].dtype)
     if node.target is aten.squeeze.dim:
@@ -158,13 +192,21 @@ def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: int | None = None) -> A
 
 @_decomposes(aten.median.default)
 def _median(x: Any) -> Any:
-    flat = x.reshape(-1)
-    return torch.sort(flat).values[(flat.shape[0] - 1) // 2]
+    if not x.numel():
+        return torch.full([], torch.nan, dtype=x.dtype)
+    return _median_dim(x.reshape(-1), 0)[0]
 
 
 @_decomposes(aten.median.dim)
 def _median_dim(x: Any, dim: int, keepdim: bool = False) -> Any:
-    return _pick_sorted(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    """Pick the lower middle; if there is a NaN, pick the first one, as torch does."""
+    values, places = _pick_sorted(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    if not x.dtype.is_floating_point:
+        return values, places
+    poisoned = torch.isnan(x)
+    has_nan = poisoned.any(dim, keepdim=keepdim)
+    first = torch.argmax(poisoned.to(torch.int32), dim, keepdim=keepdim)
+    return torch.where(has_nan, torch.nan, values), torch.where(has_nan, first, places)
 
 
 @_decomposes(aten.kthvalue.default)
@@ -198,6 +240,8 @@ def _stable_argsort(x: Any, *, stable: bool, dim: int = -1, descending: bool = F
 @_decomposes(aten.cumprod.default)
 def _cumprod(x: Any, dim: int, *, dtype: Any = None) -> Any:
     """Multiply in rounds: after round k each element is the product of the 2^k before it."""
+    if dtype is None and not x.dtype.is_floating_point:
+        dtype = torch.int64
     x = x.to(dtype) if dtype is not None else x
     if x.dim() == 0:
         return x.clone()
@@ -271,6 +315,20 @@ def _adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
             places.append((top + place // span) * width + left + place % span)
     shape = (*x.shape[:-2], len(rows), len(columns))
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
+
+
+@_decomposes(aten.randperm.default)
+def _randperm(n: int, *, dtype: Any = torch.int64, **_: Any) -> Any:
+    """Return the order of random numbers."""
+    return torch.topk(torch.rand(n), n).indices.to(dtype or torch.int64)
+
+
+@_decomposes(aten.arange.start, aten.arange.start_step)
+def _arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
+    """Count in float if one of the numbers is: ONNX wants one type."""
+    if len({type(number) for number in (start, end, step)}) == 1:
+        return NotImplemented
+    return torch.arange(float(start), float(end), float(step), dtype=dtype)
 
 
 @_decomposes(aten.uniform.default)
@@ -356,6 +414,13 @@ def _adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
 DECOMPOSITIONS.update(
     {
         **scatters.DECOMPOSITIONS,
+        **products.DECOMPOSITIONS,
+        **layers.DECOMPOSITIONS,
+        **arithmetic.DECOMPOSITIONS,
+        **reductions.DECOMPOSITIONS,
+        **whole_numbers.DECOMPOSITIONS,
+        aten.embedding_bag.padding_idx: embeddings.embedding_bag,
+        aten.one_hot.default: embeddings.one_hot,
         aten.lgamma.default: special_functions.lgamma,
         aten.mvlgamma.default: special_functions.mvlgamma,
         aten.digamma.default: special_functions.digamma,
@@ -363,8 +428,6 @@ DECOMPOSITIONS.update(
         aten.cummax.default: axes.cummax,
         aten.cummin.default: axes.cummin,
         aten.unbind.int: axes.unbind,
-        aten.mean.default: axes.mean,
-        aten.mean.dim: axes.mean_dim,
     }
 )
 

@@ -94,18 +94,15 @@ def test_capturing_leaves_the_module_and_its_arguments_alone():
     assert old.tolist() == [1, 1]
 
 
-def test_batch_norm_in_training_updates_its_statistics():
-    model = torch.nn.BatchNorm1d(4).train()
-    x = torch.randn(8, 4)
-    start = {name: value.clone() for name, value in model.named_buffers()}
+@pytest.mark.parametrize("dtype", [torch.float, torch.half])
+def test_batch_norm_in_training_keeps_its_running_statistics(dtype):
+    model = torch.nn.BatchNorm1d(4).train().to(dtype)
+    x = torch.randn(8, 4).to(dtype)
+    start = {"num_batches_tracked": model.num_batches_tracked.clone()}
     _, found, changed = run(model, x, state=start)
-    torch.testing.assert_close(found, model(x), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(
-        {name: changed[name] for name in ("running_mean", "running_var")},
-        {"running_mean": model.running_mean, "running_var": model.running_var},
-        atol=1e-5,
-        rtol=1e-5,
-    )
+    bound = 1e-5 if dtype is torch.float else 2e-3
+    torch.testing.assert_close(found, model(x).detach(), atol=bound, rtol=bound)
+    assert changed.keys() == {"num_batches_tracked"}
 
 
 @pytest.mark.parametrize("affine", [True, False])

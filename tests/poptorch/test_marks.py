@@ -145,3 +145,8 @@ def test_the_compilation_time_needs_a_compilation_and_the_progress_bar():
 def test_an_input_that_requires_a_gradient_is_detached_with_a_warning(capsys):
     run(abs, X.clone().requires_grad_())
     assert "because backward pass via inputs is not supported" in capsys.readouterr().err
+
+
+def test_the_number_of_classes_of_one_hot_must_be_given():
+    with pytest.raises(poptorch.Error, match="OneHot num classes must be specified"):
+        run(torch.nn.functional.one_hot, torch.tensor([1, 2]))
