@@ -271,7 +271,7 @@ def _finish(
     weights = _find_weights(graph, recorder)
     rename_tensors(graph, renamed | weights)
     _move_state(graph, made.buffers)
-    graph_text.log_weights(graph, inputs)
+    graph_text.log_weights(graph, inputs, _find_trained(recorder))
     names = [each.name for each in graph.output]
     results, rest = names[: made.outputs], iter(names[made.outputs :])
     state = [State(path, next(rest), buffer=path) for path in made.buffers]
@@ -335,6 +335,12 @@ def _find_weights(graph: onnx.GraphProto, recorder: Recorder) -> dict[str, str]:
     for name, value in values:
         names[name] = first.setdefault(id(value), name).removeprefix(_USER)
     return {each.name: names[each.name] for each in graph.initializer if each.name in names}
+
+
+def _find_trained(recorder: Recorder) -> set[str]:
+    """Return the module's names of parameters that require a gradient."""
+    parameters = recorder.named_parameters(remove_duplicate=False)
+    return {name.removeprefix(_USER) for name, value in parameters if value.requires_grad}
 
 
 def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:

@@ -59,16 +59,20 @@ def log_graph(title: str, graph: onnx.GraphProto, operators: Iterable[onnx.NodeP
         _log(title, inputs, (_describe_node(node) for node in operators))
 
 
-def log_weights(graph: onnx.GraphProto, inputs: Collection[str]) -> None:
+def log_weights(graph: onnx.GraphProto, inputs: Collection[str], trained: Collection[str]) -> None:
     """Log the module's tensors with their types.
 
     Args:
         graph: The graph.
         inputs: Its inputs that stand for arguments of a call; the others are buffers.
+        trained: Parameters that require a gradient.
     """
     if not logger.isEnabledFor(TRACE):
         return
-    held = {each.name: _describe_type(each.data_type, each.dims) for each in graph.initializer}
+    held = {
+        each.name: _describe_type(each.data_type, each.dims, each.name in trained)
+        for each in graph.initializer
+    }
     for each in graph.input:
         if each.name not in inputs:
             kind = each.type.tensor_type
@@ -78,12 +82,13 @@ def log_weights(graph: onnx.GraphProto, inputs: Collection[str]) -> None:
         logger.log(TRACE, "%%%d : %s -> %s", index, text, name)
 
 
-def _describe_type(elem_type: int, shape: Sequence[int]) -> str:
+def _describe_type(elem_type: int, shape: Sequence[int], is_trained: bool = False) -> str:
     """Return the type of a dense tensor in TorchScript's form."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     kind = helper.tensor_dtype_to_np_dtype(elem_type).name
     dims = "".join(f"{size}, " for size in shape)
-    return f"{_KINDS.get(kind, kind)}({dims}strides={strides}, requires_grad=0, device=ipu:0)"
+    gradient = f"requires_grad={int(is_trained)}"
+    return f"{_KINDS.get(kind, kind)}({dims}strides={strides}, {gradient}, device=ipu:0)"
 
 
 def _log(title: str, inputs: str, lines: Iterable[str]) -> None:

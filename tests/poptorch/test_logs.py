@@ -44,7 +44,7 @@ def test_the_graph_is_logged_with_memory_proportions_and_typed_weights(
     lines = text.partition("Graph before lowering to PopART:\n")[2].splitlines()
     product = next(index for index, line in enumerate(lines) if "popart::matmul[" in line)
     assert any("set_available_memory[" in line for line in lines[product:])
-    assert "Float(3, strides=[1], requires_grad=0, device=ipu:0) -> fc.bias" in text
+    assert "Float(3, strides=[1], requires_grad=1, device=ipu:0) -> fc.bias" in text
     assert "Float(1, strides=[1], requires_grad=0, device=ipu:0) -> count" in text
 
 
