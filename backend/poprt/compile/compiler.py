@@ -172,7 +172,14 @@ def compile_unreported(
     calibration_data: Mapping[str, Array] | None = None,
 ) -> Executable:
     """Compile a model as `Compiler.compile` does, without a profile: PopART and PopTorch write
-    their own."""
+    their own.
+
+    Returns:
+        The executable.
+
+    Raises:
+        CompileError: as `Compiler.compile` does.
+    """
     options = add_engine_variable(options)
     options.check()
     loaded = read_model(model)

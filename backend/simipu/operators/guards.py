@@ -20,7 +20,7 @@ _AXES_AS_INPUT = 13
 _BROADCASTING = 7
 """First opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
-_FIRST_STATE = 5
+_RECURRENT, _FIRST_STATE = 2, 5
 """Index of the input of a recurrent network that is its first hidden state; that of an LSTM's cells
 is the next."""
 _FRAME_LENGTH = 3
@@ -109,15 +109,26 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> No
 def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
     initial states: ONNX Runtime ends the process."""
-    known = [
-        around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))
-    ]
-    is_static = all(None not in shape for shape in known)
-    return _recur_over_nothing if is_static and 0 in known[0] else None
+    known = around.shapes.get(node.input[0], (None,))
+    is_static = None not in known and _find_hidden(node, around) is not None
+    return _recur_over_nothing if is_static and 0 in known else None
+
+
+def _find_hidden(node: onnx.NodeProto, around: GraphContext) -> int | None:
+    """Return the size of a state."""
+    held = around.shapes.get(node.input[_RECURRENT], (None,))[-1]
+    return int(attribute(node, "hidden_size", 0)) or held
 
 
 def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     kind = around.types.get(node.input[0]) or TensorProto.FLOAT
+    # The shapes of results that are still to be rounded are not known; the input's is.
+    first, second = (size or 0 for size in around.shapes[node.input[0]][:2])
+    ways = 2 if attribute(node, "direction", b"") == b"bidirectional" else 1
+    hidden = _find_hidden(node, around) or 0
+    is_batch_first = attribute(node, "layout", 0)
+    whole = [first, second, ways, hidden] if is_batch_first else [first, ways, second, hidden]
+    last = [first, ways, hidden] if is_batch_first else [ways, second, hidden]
     zero = numpy_helper.from_array(np.zeros(1, helper.tensor_dtype_to_np_dtype(kind)))
     # The last states are the outputs from 1 on, the first ones the inputs from 5 on.
     for place, name in enumerate(node.output):
@@ -126,8 +137,8 @@ def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext
         if name and state:
             chain.add_as(name, "Identity", state)
         elif name:
-            sizes = chain.shape([size or 0 for size in around.shapes[name]])
-            chain.add_as(name, "ConstantOfShape", sizes, value=zero)
+            shape = chain.shape(last if place else whole)
+            chain.add_as(name, "ConstantOfShape", shape, value=zero)
 
 
 def cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:

@@ -412,7 +412,7 @@ def test_names_come_back_out_of_the_table(run, tmp_path):
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
         listed = [Path(row["model"]).stem for row in csv.DictReader(file)]
     assert sorted(listed) == sorted(
-        name.replace("\n", r"\n").replace("\udcff", r"\udcff") for name in names
+        name.replace("\n", r"\n").replace("\udcff", r"\xff") for name in names
     )
     assert sorted(Path(row["model"]).stem for row in read_rows(tmp_path)) == sorted(names)
 

@@ -339,7 +339,7 @@ ONE = {"x": np.ones(1, np.float32)}
         ("a" * 100_000, "a" * 100),
         ("\u00e4" * 100_000, "\u00e4" * 100),
         ("\x00\U0001f600%" * 30_000, "\\x00\U0001f600%"),
-        ("\udcff" * 10_000, "\\udcff"),
+        ("\udcff" * 10_000, "\\xff"),
         ("", ""),
     ],
     ids=["control", "long", "long beyond ASCII", "long of all kinds", "surrogates", "empty"],

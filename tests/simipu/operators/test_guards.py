@@ -14,7 +14,7 @@ from oracles import unoptimised_session
 from poprt.calibration import sides
 from simipu import GraphOptions
 from simipu.computed import Lowered, make_graph
-from simipu.numerics import KernelUse, lower
+from simipu.numerics import KernelUse, Numerics, lower
 from simipu.program_graphs import lower_model
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -268,6 +268,20 @@ def test_a_recurrent_network_over_nothing_ends_no_process(tmp_path):
         for value, wanted in zip(answers, expected[name], strict=True):
             np.testing.assert_array_equal(value, wanted, err_msg=name)
             assert value.shape == wanted.shape
+
+
+@pytest.mark.parametrize("kernels", [KernelUse.NONE, KernelUse.APART, KernelUse.FUSED])
+@pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_network_in_half_over_nothing_is_not_run(operator, gates, kernels):
+    """Rounding takes the place of its results, whose shapes are then not known."""
+    model, *_ = recurrent_over_nothing(operator, gates, 0, 2, begins=False)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for tensor in model.graph.initializer:
+        half = numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(half, tensor.name))
+    lowered, _ = lower_model(model, {}, Numerics(), kernels=kernels)
+    assert operator not in {node.op_type for node in iter_nodes(lowered.graph)}
 
 
 def cast_after(nodes, x, order, operands, weight):
