@@ -164,7 +164,13 @@ def _unbind(x: Any, dim: int = 0) -> Any:
 @_decomposes(aten.rsub.Scalar)
 def _rsub(x: Any, other: Any, alpha: Any = 1) -> Any:
     """Subtract from a number of another type, which torch's exporter fails to promote."""
-    return x * -alpha + other
+    return x.to(torch.result_type(x, other)) * -alpha + other
+
+
+@_decomposes(aten.addcdiv.default)
+def _addcdiv(x: Any, first: Any, second: Any, value: Any = 1) -> Any:
+    """Scale before the division, as PyTorch: a quotient may be infinite, and the scale 0."""
+    return x + (first if value == 1 else first * value) / second
 
 
 @_decomposes(aten.squeeze.dim)

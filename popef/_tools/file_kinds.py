@@ -175,7 +175,8 @@ def _recognize_binary(head: bytes) -> FileKind | None:
         return FileKind("a TensorFlow SavedModel", "poprt --framework tensorflow reads its folder")
     if head[0] == 0x0A and any(name in head for name in (b"Placeholder", b"Const", b"NoOp")):  # noqa: PLR2004  field 1
         return FileKind("a TensorFlow graph (GraphDef)", _CONVERT)
-    if head[0] == 0x08 and _MIN_ONNX_VERSION <= head[1] <= _MAX_ONNX_VERSION:  # noqa: PLR2004  field 1
+    # Field 1, which is the version.
+    if head[:1] == b"\x08" and _MIN_ONNX_VERSION <= max(head[1:2], default=0) <= _MAX_ONNX_VERSION:
         return ONNX
     if len(head) >= _POPEF_HEADER.size:
         segments, words, root = _POPEF_HEADER.unpack_from(head)

@@ -65,3 +65,13 @@ def test_a_reader_says_that_it_was_given_an_onnx_model(tmp_path):
     onnx.save(linear_model(), tmp_path / "model.popef")
     with pytest.raises(popef.PopefError, match="got an ONNX model; compile it with poprt"):
         popef.Reader().parseFile(tmp_path / "model.popef")
+
+
+@given(
+    st.sampled_from([b"\x08", b"\x80", b"\x0a", b"PK", b"\xff\xfe", b"{", b"<"]),
+    st.binary(max_size=2),
+)
+def test_no_file_is_too_short(start, tail):
+    """The first byte of many kinds says little without the next one."""
+    kind = recognize(start + tail)
+    assert kind is None or kind.name

@@ -40,6 +40,7 @@ _PASSED = ("Cast", "Dropout", "Identity")
 rules alone."""
 _MOVES = ("Reshape", "Transpose")
 """Operators that may stand between a product and the norm of its columns, in that pattern alone."""
+_OPERANDS = 2
 _SQUARE = 2.0
 """Exponent of a norm."""
 _MAX_FACTOR = 2.0**40
@@ -118,7 +119,7 @@ class _Facts:
 
     def _unchanged(self, node: onnx.NodeProto) -> str:
         neutral = operator_of(node).neutral
-        if neutral is None or len(node.input) != len("ab"):
+        if neutral is None or len(node.input) != _OPERANDS:
             return ""
         for operand, other in (node.input, node.input[::-1]):
             value = self.value(other)

@@ -375,8 +375,9 @@ class _Walk:
         """Return whether a node with bodies reads or makes sequences or optional values."""
         if any(name in self._lists or name in self._options for name in iter_reads(node)):
             return True
+        inner = (each for body in iter_bodies(node) for each in iter_nodes(body))
         return any(
-            map(_may_concern, (each for body in iter_bodies(node) for each in iter_nodes(body)))
+            each.domain in STANDARD_DOMAINS and each.op_type in _NO_TENSORS for each in inner
         )
 
     def _part(self, node: onnx.NodeProto) -> bool:

@@ -8,6 +8,7 @@ from model_runtime import ModelRunner, ModelRunnerConfig
 from onnxgraph import iter_nodes
 from oracles import unoptimised_session
 from poprt import Compiler, Converter
+from poprt.passes import get_pass
 from sequence_programs import make_program
 from simipu import CompileError
 
@@ -195,3 +196,21 @@ def test_random_programs_on_sequences_are_computed(seed):
         strict=True,
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_in_a_loop_without_sequences_stays_a_loop():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        nested (float[2,3] x) => (float[2,3] y)
+        <float one = {1.0}, int64 twenty = {20}, int64 thirty = {30}> {
+            y = Loop (thirty, , x) <body = outer (int64 i, bool c, float[2,3] a)
+                => (bool on, float[2,3] b) {
+                on = Identity (c)
+                b = Loop (twenty, , a) <body = inner (int64 j, bool d, float[2,3] e)
+                    => (bool go, float[2,3] f) { go = Identity (d) f = Add (e, one) }>
+            }>
+        }"""
+    )
+    onnx.checker.check_model(model, full_check=True)
+    found = get_pass("resolve_sequences")(model)
+    assert [node.op_type for node in iter_nodes(found.graph)].count("Loop") == 2
