@@ -85,6 +85,7 @@ def test_a_kernel_that_is_larger_than_the_input_of_a_multiconv_is_refused():
 SIZES = sorted(itertools.product([2, 3], [1, 2, 3], [1, 2, 3], range(-2, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("axes", [1, 2])
 def test_output_shape_cuts_the_larger_half_off_behind(axes, whole):

@@ -86,6 +86,7 @@ LOCALES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", LOCALES, ids=str)
 @pytest.mark.parametrize("name", ["é", "日本語", "naïve-ß", "emoji-🙂"])
 def test_a_path_is_printed_so_that_it_can_be_copied(tmp_path, locale, name):

@@ -33,6 +33,7 @@ def answer(model, feeds, precision, numerics="exact", **options):
         return dict(runner.execute(given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "numerics"), [("fp32", "exact"), ("fp16", "exact"), ("fp16", "fast")]
 )

@@ -98,6 +98,7 @@ def compute(window, x, weight, bias, precision, numerics, opset=17):
         return np.asarray(runner.execute({"x": x.astype(kind)})["y"], np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(72))
 def test_a_transposed_convolution_is_that_of_the_standard(seed):
     window, x, weight, bias, expected = draw(seed)
@@ -111,6 +112,7 @@ def test_a_transposed_convolution_is_that_of_the_standard(seed):
 ONE = {"group": 1, "strides": [1], "dilations": [3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [9, 11, 22])
 @pytest.mark.parametrize(
     ("pads", "more"), [([0, 0], 2), ([0, 1], 2), ([0, 2], 2), ([3, 0], 2), ([4, 0], 1), ([4, 0], 2)]

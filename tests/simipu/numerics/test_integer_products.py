@@ -40,6 +40,7 @@ def test_no_optimised_graph_has_a_product_that_saturates(family, monkeypatch):
         assert find_saturating(optimise(case)) == [], f"{case.name} ({number})"
 
 
+@pytest.mark.slow
 def test_the_check_of_optimised_graphs_finds_products_that_saturate(monkeypatch):
     monkeypatch.setattr(lowering, "products_saturate", lambda: False)
     names = {

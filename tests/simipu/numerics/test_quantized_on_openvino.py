@@ -44,6 +44,7 @@ def test_products_of_codes_are_those_of_64_bit_arithmetic_on_openvino(family):
             assert not error, f"{case.name} ({number}): error {error:g}"
 
 
+@pytest.mark.slow
 def test_no_product_saturates_where_openvino_has_no_vnni():
     program = """
 from integer_products import FAMILIES, OPENVINO, compute, find_error

@@ -201,6 +201,7 @@ def test_an_extreme_of_halves_with_nan_is_that_of_numpy(size, kernels):
             check(case, size, open_half, TensorProto.FLOAT16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 9, 17])
 def test_openvino_keeps_a_nan_too(size):
     openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="no openvino")
