@@ -41,6 +41,7 @@ def test_methods_are_right_or_refuse_with_an_error_of_popart(cases, part):
         assert not outcomes, method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

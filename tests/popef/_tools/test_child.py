@@ -80,6 +80,7 @@ def impatient(monkeypatch):
 # Requests and answers.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -36,6 +36,7 @@ def answer(draw, expected, dtype=np.float32, opset=13):
     return find_error(case, compute(case, OPENVINO)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_products_of_codes_are_those_of_64_bit_arithmetic_on_openvino(family):
     for number, case in enumerate(FAMILIES[family](3)):

@@ -188,6 +188,7 @@ def test_an_extreme_of_doubles_with_nan_is_that_of_numpy(size):
             check(case, size, open_case, TensorProto.DOUBLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", KernelUse)
 @pytest.mark.parametrize("size", [2, 9, 17])
 def test_an_extreme_of_halves_with_nan_is_that_of_numpy(size, kernels):
