@@ -62,7 +62,7 @@ def test_every_text_is_read_as_it_was_written(text):
 
 @given(st.text(), st.binary())
 def test_names_survive_a_locale_that_cannot_decode_them(text, raw):
-    """In the locale C Python writes each byte of a name as half a surrogate pair."""
+    """Python, in the locale C, writes each byte of a name as half a surrogate pair."""
     characters = text.encode("utf-8", "ignore").decode()
     as_bytes = characters.encode().decode("ascii", "surrogateescape")
     assert restore_characters(as_bytes) == characters

@@ -191,11 +191,12 @@ def _measure(
             difference.worst[port.name] = max(
                 worst, measure_difference(given.reshape(value.shape), value)
             )
-        difference.num_rows += _count_rows(source, request)
+        difference.num_rows += count_rows(source, request)
     return difference
 
 
-def _count_rows(source: Source, request: Mapping[str, Array]) -> int:
+def count_rows(source: Source, request: Mapping[str, Array]) -> int:
+    """Return the number of rows of a request; 1 for a model without a batch."""
     port = next(iter(source.inputs), None)
     if port is None or not source.program.batch_size:
         return 1

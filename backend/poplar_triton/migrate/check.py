@@ -23,6 +23,7 @@ from poplar_triton.demo.example import HALF_TOLERANCE
 from poplar_triton.errors import ExportError
 from poplar_triton.export.check import (
     FLOAT_LIMIT,
+    count_rows,
     iter_requests,
     measure_difference,
     open_onnx,
@@ -149,7 +150,7 @@ def _check_model(client: httpclient.InferenceServerClient, folder: Path) -> Iter
     limit = HALF_TOLERANCE if _is_half(source) else FLOAT_LIMIT
     groups: dict[tuple[str, int], list[dict[str, Array]]] = {}
     for request in requests:
-        rows = _count_request_rows(source, request)
+        rows = count_rows(source, request)
         if _takes(source, rows):
             groups.setdefault(("made up", rows), []).append(request)
             zeros = {port: np.zeros_like(array) for port, array in request.items()}
@@ -166,7 +167,7 @@ def _takes(source: Source, rows: int) -> bool:
     """Return whether the model's configuration allows a request of so many rows."""
     if source.config.max_batch_size:
         return rows <= int(source.config.max_batch_size)
-    return not rows or rows == source.program.batch_size
+    return rows == (source.program.batch_size or 1)
 
 
 def _compare_all(
@@ -189,13 +190,6 @@ def _compare_all(
 def _is_half(source: Source) -> bool:
     streams = {np.dtype(port.stream.dtype) for port in (*source.inputs, *source.outputs)}
     return source.is_narrow or np.dtype(np.float16) in streams
-
-
-def _count_request_rows(source: Source, request: Mapping[str, Array]) -> int:
-    port = source.inputs[0] if source.inputs else None
-    if port is None or not source.program.batch_size:
-        return 0
-    return int(request[port.name].size // max(1, int(np.prod(port.stream.row_shape))))
 
 
 def _ask(

@@ -20,8 +20,9 @@ from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState, complete_config
 
 import popef
+from poplar_triton.serving.repository import MODEL_FILE, is_model_folder
 
-CONFIG, BACKEND = "config.pbtxt", "poplar"
+BACKEND = "poplar"
 INPUT, OUTPUT = "input", "output"
 OURS = "this toolkit"
 POPART = "PopART or PopRT"
@@ -106,17 +107,13 @@ class Found:
 def find_models(repository: Path) -> Iterator[Found]:
     """Yield every version of every model of a repository, or of one model folder, by name; what
     cannot be read has a fault."""
-    if _is_model(repository):
+    if is_model_folder(repository):
         yield from _read_model(repository)
         return
     for name in sorted(os.listdir(repository)):
         folder = repository / name
         if not name.startswith(".") and folder.is_dir():
             yield from _read_model(folder)
-
-
-def _is_model(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() or any(_find_versions(folder))
 
 
 def _find_versions(folder: Path) -> list[int]:
@@ -156,7 +153,7 @@ _ERRORS = (ModelConfigError, ModelRuntimeError, SimIpuError, popef.PopefError, O
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / CONFIG
+    file = folder / MODEL_FILE
     if not file.is_file():
         return {}
     config: dict[str, Any] = MessageToDict(read_config(file), preserving_proto_field_name=True)

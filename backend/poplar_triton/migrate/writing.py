@@ -13,7 +13,7 @@ from poprt.triton import make_scratch_folder
 from popef._tools.console import naming
 from popef._tools.text import escape
 from poplar_triton.errors import MigrationError
-from poplar_triton.migrate.repository import BACKEND, CONFIG
+from poplar_triton.migrate.repository import BACKEND
 from poplar_triton.migrate.verdicts import (
     DATA_FILE,
     GRAPH_FILE,
@@ -22,6 +22,7 @@ from poplar_triton.migrate.verdicts import (
     Verdict,
     write_copy,
 )
+from poplar_triton.serving.repository import MODEL_FILE
 
 _SCRATCH = ".poplar-migrate-"
 _ADDED = f"""
@@ -125,7 +126,7 @@ def _add_graph(judged: Judged, others: Sequence[Judged], folder: Path, *, links:
 
 def _complete_config(judged: Judged, folder: Path) -> None:
     """Add to the configuration what the model needs; every line that is there stays."""
-    file = folder / CONFIG
+    file = folder / MODEL_FILE
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     added = "" if judged.found.config.get("backend") else f'backend: "{BACKEND}"\n'
     added += _ADDED if judged.verdict is Verdict.WITH_GRAPH else ""

@@ -574,7 +574,7 @@ output {{ name: "m" data_type: TYPE_FP32 dims: {dims} {reshape} }}
 @pytest.mark.parametrize("reshape", ["reshape { }", "reshape { shape: [] }"])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_an_empty_reshape_means_one_number_for_each_row(write, open_model, dims, reshape, rows):
-    """As of a TensorFlow signature of (None,); clients that send Triton's axes are served, too."""
+    """Signatures are those of a TensorFlow model of (None,); clients that send Triton's axes are served, too."""
     write(1, model=SUM, config=CONFIGURED.format(dims=dims, reshape=reshape))
     models = open_model()
     signature = models.find(ModelSpec("m"), CALL).signature

@@ -88,7 +88,7 @@ NOT_MATCHED = frozenset(
         "TransposeOptimizer_CPUExecutionProvider"
     ).split()
 )
-"""Those of OPTIMISERS that have changed no graph of their family yet: most of them ONNX Runtime has
+"""Names in OPTIMISERS that have changed no graph of their family yet: most of them ONNX Runtime has
 for other processors, or for whole networks of one exporter. Their families show that they stay
 away."""
 NOT_TRIED: Mapping[str, str] = {
