@@ -345,6 +345,15 @@ def server(
         yield running
 
 
+@pytest.fixture(scope="module")
+def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """Return a server of the slow model alone, which starts in a tenth of the other one's time."""
+    repository = tmp_path_factory.mktemp("slow_server")
+    write_slow_model(repository)
+    with TritonServer(repository) as running:
+        yield running
+
+
 @pytest.fixture
 def http(server: TritonServer) -> Iterator[httpclient.InferenceServerClient]:
     with httpclient.InferenceServerClient(server.http_url, concurrency=8) as client:

@@ -22,7 +22,7 @@ SOUND, SLOW = Model("sound"), Model("slow")
 DELAY = 'parameters { key: "creation_delay_sec" value { string_value: "4" } }\n'
 QUICK_EXIT = "--exit-timeout-secs=3"
 HEALING = ("--on-dead-stub", "reload", "--restart", "3")
-START_SECONDS = 60
+START_SECONDS = 40
 """Time limit of the starts with endless models: their loads take less, whatever the number."""
 
 
@@ -173,7 +173,10 @@ def test_a_model_that_is_lost_is_named_by_ready_and_loaded_by_the_supervisor(sta
         wait_until(lambda: "not loaded: 'sound'" in server.ask_ready()[1], "/ready names it")
         server.wait_until_ready()
         assert server.find_versions("sound") == ["1"]
-        assert read_events(server)[-1] == "model 'sound' is loaded"
+        # On a busy machine the supervisor may see the death of a stub first.
+        assert re.fullmatch(
+            r"model 'sound'( is loaded|: reloaded in .* s)", read_events(server)[-1]
+        )
 
 
 def write_endless(repository, count):
