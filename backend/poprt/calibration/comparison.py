@@ -64,7 +64,7 @@ class Comparison:
     output where this is largest. `labels` counts the answers that look like classes. In `agreeing`
     of them half and float name the same class; `misled` counts those that differ although float is
     not undecided between the two. `lost` counts values that are NaN or infinity in half where float
-    has a number.
+    has a number. `drawn` describes the inputs that were made up; None means the user's data.
     """
 
     error: float
@@ -73,7 +73,7 @@ class Comparison:
     agreeing: int
     misled: int
     lost: int
-    made_up: bool
+    drawn: str | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -88,10 +88,15 @@ class Comparison:
         parts.append(
             f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity"
         )
-        return (
-            f"beside float, on {'made-up inputs' if self.made_up else 'the calibration data'}: "
-            f"{', '.join(parts)}"
-        )
+        return f"beside float, on {describe_inputs(self.drawn)}: {', '.join(parts)}"
+
+
+def describe_inputs(drawn: str | None) -> str:
+    """Return what a figure was measured on: made-up inputs, with their ranges, or, for None, the
+    user's data."""
+    if drawn is None:
+        return "the calibration data"
+    return f"made-up inputs ({drawn})" if drawn else "made-up inputs"
 
 
 @dataclass(slots=True)
@@ -123,12 +128,12 @@ class Comparer:
             self._merge(self.outputs.setdefault(name, _Output()), run)
         return worst
 
-    def result(self, *, made_up: bool) -> Comparison:
-        """Return the comparison over all runs."""
+    def result(self, drawn: str | None) -> Comparison:
+        """Return the comparison over all runs; `drawn` describes inputs that were made up."""
         outputs = self.outputs
         worst = max(outputs, key=lambda name: outputs[name].relative)
         counts = {kind: sum(getattr(each, kind) for each in outputs.values()) for kind in _COUNTS}
-        return Comparison(outputs[worst].relative, worst, made_up=made_up, **counts)
+        return Comparison(outputs[worst].relative, worst, drawn=drawn, **counts)
 
     @staticmethod
     def _merge(total: _Output, run: _Output) -> None:
@@ -285,7 +290,7 @@ def _mend(
         names = [value.name for value in half.model.graph.output]
         comparer = Comparer(names, find_classes(half.model))
         comparer.add(ours, outputs)
-        return comparer.result(made_up=True)
+        return comparer.result("")
 
     types: frozenset[str] = frozenset()
     end = time.monotonic() + MAX_SECONDS_TO_MEND

@@ -1,24 +1,24 @@
 """Inputs of the calibration run: the user's data, or random data that are varied and in range.
 
-The range of an input is found by following it to the operators that use it; floats may be indices,
-too. An index must be inside its table, or a run fails. A mask of only ones, or bytes that are all
-1, would show nothing of the effect of half precision on a model.
+`ranges` finds the range or the size of an input by following it to the operators that use it;
+floats may be indices, too. An index must be inside its table, or a run fails. A mask of only ones,
+or bytes that are all 1, would show nothing of the effect of half precision on a model. Nor would
+samples of about 1 where a model takes 16 bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
-from onnxgraph import attribute, graph_values, has_data, infer_shapes, read_array
 from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array
+from popef._tools.text import name_some
+from poprt.calibration.ranges import Range, Size, find_range
 
 MIN_ROWS = 15
 """Minimum number of rows of random data: some of each kind."""
@@ -87,17 +87,22 @@ def _to_rows(
 
 
 def iter_made_up(
-    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int, num_rows: int = MIN_ROWS
+    model: onnx.ModelProto,
+    inputs: Sequence[Stream],
+    batch_size: int,
+    num_rows: int = MIN_ROWS,
+    weights: Mapping[str, Array] | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Yield batches of rows of all kinds, at least `num_rows` rows in all.
 
-    Floats are normally distributed, between 0 and 1, waves, blocks with edges, or quiet. Indices
-    cover their tables, and integers of 8 and 16 bits cover their types. Masks are all true, or true
-    at the beginning.
+    Floats are normally distributed, between 0 and 1, waves, blocks with edges, or quiet, of the
+    size that the graph suggests, or else about 1. Indices cover their tables, and integers of 8 and
+    16 bits cover their types. Masks are all true, or true at the beginning. `weights` are the
+    values of the model's initializers without data, as far as they are available.
     """
     random = np.random.default_rng(0)
     ranges = {
-        stream.tensor: find_range(model, stream.tensor)
+        stream.tensor: find_range(model, stream.tensor, weights)
         for stream in inputs
         if stream.dtype.kind in "iuf"
     }
@@ -132,12 +137,15 @@ def _make_row(
         lowest, highest = _limits(stream) if kind in "iu" else (-math.inf, math.inf)
         least, greatest = int(max(found.least, lowest)), int(min(found.greatest, highest))
         return _make_indices(random, shape, least, max(least, greatest), row)
-    is_switch = kind in "iu" and found.is_truth and stream.dtype.itemsize > _SAMPLE_BYTES
-    if kind == "b" or "mask" in name or is_switch:
+    is_wide = kind in "iu" and stream.dtype.itemsize > _SAMPLE_BYTES
+    is_sample = is_wide and found.size.spread > 1
+    if kind == "b" or "mask" in name or (is_wide and found.is_truth and not is_sample):
         return _make_mask(shape, row)
+    if is_sample:
+        return np.clip(np.rint(_make_floats(random, shape, row, found.size)), *_limits(stream))
     if kind in "iu":
         return _make_whole(random, stream, shape)
-    return _make_floats(random, shape, row)
+    return _make_floats(random, shape, row, found.size)
 
 
 def _make_indices(
@@ -186,9 +194,28 @@ def _limits(stream: Stream) -> tuple[int, int]:
     )
 
 
-def _make_floats(random: np.random.Generator, shape: tuple[int, ...], row: int) -> Array:
+def _make_floats(
+    random: np.random.Generator, shape: tuple[int, ...], row: int, size: Size
+) -> Array:
     noise: Array = np.asarray(random.standard_normal(shape))
-    return _KINDS[row % len(_KINDS)](random, noise)
+    values: Array = _KINDS[row % len(_KINDS)](random, noise)
+    if size.is_bounded:
+        values = np.clip(values, -1, 1)
+    if size.is_positive:
+        values = np.abs(values)
+    return size.center + size.spread * values
+
+
+def describe_ranges(batches: Sequence[Mapping[str, Array]]) -> str:
+    """Return the smallest and the largest value of each input over all batches, in one line."""
+    parts = []
+    for name in batches[0] if batches else ():
+        arrays = [batch[name] for batch in batches if batch[name].size]
+        if arrays:
+            least = min(float(array.min()) for array in arrays)
+            greatest = max(float(array.max()) for array in arrays)
+            parts.append(f"{name}: {least:.6g} to {greatest:.6g}")
+    return name_some(parts)
 
 
 def _make_waves(random: np.random.Generator, noise: Array) -> Array:
@@ -218,132 +245,3 @@ _KINDS: tuple[Callable[[np.random.Generator, Array], Array], ...] = (
     _make_blocks,
     lambda _random, noise: noise / 100,
 )
-
-
-_PASSING = frozenset(
-    (
-        "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze "
-        "Tile Transpose Unsqueeze"
-    ).split()
-)
-"""Operators that pass on the values of their first input, or of all inputs."""
-_TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
-"""Operators whose second input indexes the elements of the first along an axis."""
-_OF_TRUTH = frozenset(
-    (
-        "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub "
-        "Where WhereV2 Xor"
-    ).split()
-)
-"""Operators that are applied to masks."""
-_SWITCH = 2
-"""Maximum number of values of a constant with which an input is compared to switch between the
-two."""
-_SMALL = 4_096
-
-
-@dataclass(slots=True)
-class Range:
-    """Smallest and largest value of an integer input, if the graph determines them.
-
-    Otherwise `is_truth` says whether the input looks like a mask.
-    """
-
-    least: float = -np.inf
-    greatest: float = np.inf
-    is_truth: bool = False
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether both bounds are finite."""
-        return bool(np.isfinite(self.least) and np.isfinite(self.greatest))
-
-
-@dataclass(slots=True)
-class _Users:
-    """Users of each tensor, and the known shapes and constants."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    constants: Mapping[str, TensorProto]
-    users: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
-
-
-def find_range(model: onnx.ModelProto, name: str) -> Range:
-    """Return the range of input `name` of a static model."""
-    graph = model.graph
-    shapes = {each: value.shape for each, value in graph_values(infer_shapes(model).graph).items()}
-    known = _Users(shapes, {t.name: t for t in graph.initializer})
-    for node in graph.node:
-        for index, taken in enumerate(node.input):
-            known.users.setdefault(taken, []).append((node, index))
-    found = Range()
-    waiting, seen = [(name, 0.0)], {name}
-    while waiting:
-        tensor, added = waiting.pop()
-        for node, index in known.users.get(tensor, []):
-            passed = _look(node, index, known, found, added)
-            if passed is not None:
-                waiting += [(result, passed) for result in node.output if result not in seen]
-                seen.update(node.output)
-    return found
-
-
-def _look(
-    node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float
-) -> float | None:
-    """Narrow the range by what one node does with the input, to which `added` has been added.
-
-    Returns what has been added to the node's results; None if the results are unrelated values.
-    """
-    if node.op_type in _TABLES and index == 1:
-        shape = known.shapes.get(node.input[0], ())
-        if shape:
-            _narrow(found, 0, shape[attribute(node, "axis", 0)] - 1, added)
-        return None
-    if node.op_type == "OneHot" and index == 0:
-        depth = _constant(known, node.input[1])
-        if depth is not None:
-            _narrow(found, 0, float(depth.max()) - 1, added)
-        return None
-    if node.op_type in ("Add", "Sub"):
-        return _pass_offset(node, index, known, found, added)
-    if node.op_type == "Equal":
-        other = _constant(known, node.input[1 - index])
-        if other is not None and other.size > _SWITCH:  # a one-hot encoding, written out
-            _narrow(found, float(other.min()), float(other.max()), added)
-            return None
-    if node.op_type in _OF_TRUTH:
-        found.is_truth = True
-        return None
-    passes = node.op_type in _PASSING and (index == 0 or node.op_type == "Concat")
-    return added if passes else None
-
-
-def _pass_offset(
-    node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float
-) -> float | None:
-    """Return the offset of the result of a sum or a difference; None for an unrelated value."""
-    other = _constant(known, node.input[1 - index])
-    if other is None and node.op_type == "Add":
-        return added  # most likely the offset that lets negative indices count from the end
-    if other is None or (node.op_type == "Sub" and index):
-        found.is_truth |= node.op_type == "Sub"
-        return None
-    # The largest offset keeps all values inside the table.
-    return added + float(other.max() if node.op_type == "Add" else -other.min())
-
-
-def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
-    # least <= input + added <= greatest; several users of an input must all be satisfied.
-    found.least, found.greatest = (
-        max(found.least, least - added),
-        min(found.greatest, greatest - added),
-    )
-
-
-def _constant(known: _Users, name: str) -> Array | None:
-    tensor = known.constants.get(name)
-    if tensor is None or int(np.prod(tensor.dims)) > _SMALL or not has_data(tensor):
-        return None  # the values of a streamed weight are elsewhere
-    values = read_array(tensor)
-    return values if values.size and values.dtype.kind in "iuf" else None

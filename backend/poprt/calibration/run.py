@@ -20,13 +20,21 @@ from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import Comparer, Comparison, explain, find_classes
-from poprt.calibration.inputs import iter_given, iter_made_up
+from poprt.calibration.comparison import (
+    Comparer,
+    Comparison,
+    describe_inputs,
+    explain,
+    find_classes,
+)
+from poprt.calibration.inputs import describe_ranges, iter_given, iter_made_up
 from poprt.calibration.sides import Feeds, Renarrow, Side
 
 HALF_LIMIT = 65_520.0
 """Smallest float that rounds to more than the largest half, 65,504."""
 
+OWN_DATA = "Real inputs may be of other sizes: pass some with --data_preprocess"
+"""Advice beside every figure that comes from made-up inputs and asks for a change."""
 _ZERO, _ONE = "calibration/zero", "calibration/one"
 _MAX_JOINED, _MAX_NAMED = 256, 5
 
@@ -93,8 +101,9 @@ class Watch:
         )
 
 
-def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
-    """Log a warning about the nodes, the first of them by name."""
+def report(overflows: tuple[Overflow, ...], drawn: str | None) -> None:
+    """Log a warning about the nodes, the first of them by name. `drawn` describes made-up inputs;
+    None means the calibration data."""
     if not overflows:
         return
     named = ", ".join(
@@ -104,10 +113,11 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
     more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
     _log.warning(
         "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such "
-        "operators in float with fp16_skip_op_types, or scale the values down",
-        "made-up inputs" if made_up else "the calibration data",
+        "operators in float with fp16_skip_op_types, or scale the values down%s",
+        describe_inputs(drawn),
         named,
         more,
+        "" if drawn is None else f". {OWN_DATA}",
     )
 
 
@@ -159,11 +169,12 @@ def calibrate(
     if not has_types(half.model.graph, _HALVES):
         return Findings()
     made = (
-        iter_made_up(half.model, streams, batch_size)
+        iter_made_up(half.model, streams, batch_size, weights=half.weights)
         if data is None
         else iter_given(streams, data, batch_size)
     )
     batches = list(made)
+    drawn = describe_ranges(batches) if data is None else None
     whole = whole or Side(half.model, half.weights, None)
     try:
         overflows, ours = _compute(half, batches)
@@ -172,12 +183,12 @@ def calibrate(
     except _FAILURES as error:
         _warn_of_failure(error)
         return Findings()
-    report(overflows, made_up=data is None)
+    report(overflows, drawn)
     if any(map(_draws, iter_nodes(half.model.graph))):
         _log.info("outputs in half were not compared with float: each run draws other numbers")
         return Findings(overflows=overflows)
     try:
-        comparison = _compare(half, whole, batches, ours, made_up=data is None, renarrow=renarrow)
+        comparison = _compare(half, whole, batches, ours, drawn, renarrow)
     except _FAILURES as error:  # not of the compiled model, which is ready in time
         _warn_of_failure(error)
         return Findings(overflows=overflows)
@@ -202,21 +213,21 @@ def _compare(
     whole: Side,
     batches: Sequence[Feeds],
     ours: Sequence[Sequence[Array]],
-    *,
-    made_up: bool,
+    drawn: str | None,
     renarrow: Renarrow | None,
 ) -> Comparison:
     comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
     theirs = list(whole.run(batches))
     errors = [comparer.add(*pair) for pair in zip(ours, theirs, strict=False)]
-    comparison = comparer.result(made_up=made_up)
+    comparison = comparer.result(drawn)
     if comparison.is_bad:
         if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
             worst = int(np.argmax(errors))
             reason = explain(half, whole, batches[worst], theirs[worst], renarrow)
-        _log.warning("%s. %s", comparison.describe(), reason)
+        advice = "" if drawn is None else f". {OWN_DATA}"
+        _log.warning("%s. %s%s", comparison.describe(), reason, advice)
     return comparison
 
 

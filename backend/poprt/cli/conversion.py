@@ -20,7 +20,7 @@ from simipu import CompileError, register_library
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line
 from popef._tools.staging import Staging
-from poprt.calibration import read_calibration_data
+from poprt.calibration import OWN_DATA, read_calibration_data
 from poprt.cli.entry import read_compiler_fields, read_converter_arguments
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_tf2onnx_parser
@@ -249,8 +249,9 @@ def _write(
     lines.append(
         f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
     )
-    if compiled.findings.comparison is not None:
-        lines.append(compiled.findings.comparison.describe())
+    if (comparison := compiled.findings.comparison) is not None:
+        advice = "" if comparison.drawn is None else f". {OWN_DATA}"
+        lines.append(f"{comparison.describe()}{advice}")
     if compiled.rows.dependence and not options.fused:
         lines.append(
             f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "

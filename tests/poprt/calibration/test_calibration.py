@@ -70,12 +70,12 @@ def quiet_power():
     """Return the logarithm of a power as audio front ends compute it. Most of the power is below
     the smallest half."""
     nodes = [
-        node("Mul", "x small", "s"),
-        node("Mul", "s s", "power"),
+        node("Mul", "x x", "s"),
+        node("Mul", "s small", "power"),
         node("Add", "power least", "p"),
         node("Log", "p", "y"),
     ]
-    return simple(nodes, {"small": np.float32(1e-4), "least": np.float32(1e-10)})
+    return simple(nodes, {"small": np.float32(1e-8), "least": np.float32(1e-10)})
 
 
 def cancelling():
@@ -109,7 +109,8 @@ def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(
     compiled, warned = compile_half(model, caplog, options={"partials_type": partials})
     comparison = compiled.findings.comparison
     assert comparison.is_bad
-    assert "beside float, on made-up inputs: largest error" in warned
+    assert re.search(r"beside float, on made-up inputs \(x: \S+ to \S+\): largest error", warned)
+    assert warned.count("pass some with --data_preprocess") >= 1
     assert re.search(rf"They first differ at node '{first}' \(\w+\): {cause}", warned)
     types = re.search(r"--fp16_skip_op_types (\S+) brings the error to (\S+)", warned)
     caplog.clear()
@@ -129,7 +130,8 @@ def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
     assert 0 < comparison.error < 0.002
     assert (comparison.labels, comparison.agreeing, comparison.lost) == (16, 16, 0)
     assert comparison.describe() == (
-        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest "
+        f"beside float, on made-up inputs ({comparison.drawn}): largest error "
+        f"{comparison.error:.2g} of the largest "
         "value (output 'y'), labels agree in 16 of 16, no NaN or infinity"
     )
 
@@ -428,6 +430,143 @@ def test_indices_that_come_as_floats_are_indices_all_the_same():
     )
     assert set(values.ravel()) <= set(range(10))
     assert len(np.unique(values)) > 5
+
+
+def pixels(*op_types):
+    """Return nodes that standardise x as a graph for images does, with other constants."""
+    names = iter([*"abc"[: len(op_types) - 1], "y"])
+    nodes, source = [], "x"
+    for op_type in op_types:
+        result = next(names)
+        nodes.append(node(op_type, f"{source} {op_type.lower()}", result))
+        source = result
+    return nodes
+
+
+FLOATS = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "dtype", "least", "greatest"),
+    [
+        (pixels("Div"), {"div": 32768}, FLOATS, (-32768, -16000), (16000, 32768)),
+        (pixels("Mul"), {"mul": 1 / 255}, FLOATS, (-255, -120), (120, 255)),
+        (pixels("Mul", "Sub"), {"mul": 2 / 255, "sub": 1}, FLOATS, (-600, 0), (255, 800)),
+        (
+            pixels("Sub", "Div"),
+            {"sub": np.full((3, 1, 1), 120), "div": np.array([57, 58, 59]).reshape(3, 1, 1)},
+            FLOATS,
+            (-200, 0),
+            (220, 440),
+        ),
+        (pixels("Sub"), {"sub": np.full((3, 1, 1), 120)}, FLOATS, (-200, 0), (220, 440)),
+        (
+            [node("Cast", "x", "f", to=F), node("Div", "f div", "y")],
+            {"div": 255},
+            np.dtype(np.int32),
+            (-255, -120),
+            (120, 255),
+        ),
+        (
+            [node("Transpose", "x", "t"), node("Clip", "t low high", "y")],
+            {"low": 0, "high": 255},
+            FLOATS,
+            (0, 0),
+            (255, 255),
+        ),
+        (
+            [node("QuantizeLinear", "x step zero", "y")],
+            {"step": 0.5, "zero": np.uint8(128)},
+            FLOATS,
+            (-64, -63),
+            (63, 64),
+        ),
+        (
+            [node("BatchNormalization", "x one one mean square", "y")],
+            {"one": np.ones(3), "mean": np.full(3, 500), "square": np.full(3, 1e4)},
+            FLOATS,
+            (0, 300),
+            (700, 1000),
+        ),
+        (
+            [node("Conv", "x w bias", "y")],
+            {"w": np.full((2, 3, 1, 1), 0.01), "bias": np.array([1, -1])},
+            FLOATS,
+            (-300, -100),
+            (100, 300),
+        ),
+        (
+            [node("MatMul", "x w", "m"), node("Add", "m bias", "y")],
+            {"w": np.full((8, 2), 0.01), "bias": np.array([1, -1])},
+            FLOATS,
+            (-200, -60),
+            (60, 200),
+        ),
+        ([node("Sqrt", "x", "y")], {}, FLOATS, (0, 0.1), (2, 6)),
+        # Nothing here says how large x is: the values are about 1.
+        ([node("Relu", "x", "y")], {}, FLOATS, (-6, -2), (2, 6)),
+        (pixels("Mul"), {"mul": 1e6}, FLOATS, (-6, -2), (2, 6)),
+        (pixels("Mul"), {"mul": 2}, FLOATS, (-6, -2), (2, 6)),
+        (pixels("Mul"), {"mul": np.array([0.001, 1, 5])}, FLOATS, (-6, -2), (2, 6)),
+        ([node("Div", "div x", "y")], {"div": 255}, FLOATS, (-6, -2), (2, 6)),
+        (
+            [node("Conv", "x w bias", "y")],
+            {"w": np.full((2, 3, 1, 1), 0.5), "bias": np.array([1, -1])},
+            FLOATS,
+            (-6, -2),
+            (2, 6),
+        ),
+        (
+            [node("Clip", "x low high", "y")],
+            {"low": 1e-7, "high": 65500},
+            FLOATS,
+            (-6, -2),
+            (2, 6),
+        ),
+    ],
+)
+def test_floats_are_of_the_size_that_the_constants_at_the_front_suggest(
+    nodes, weights, dtype, least, greatest
+):
+    values = {name: np.asarray(value) for name, value in weights.items()}
+    values = {
+        name: value if value.dtype.kind == "u" else value.astype(np.float32)
+        for name, value in values.items()
+    }
+    shape = (5, 3, 8, 8)
+    kind = F if dtype == FLOATS else TensorProto.INT32
+    model = make_model(nodes, {"x": (kind, shape)}, {"y": (F, None)}, values)
+    stream = Stream("x", "x", Direction.HOST_TO_DEVICE, dtype, shape)
+    drawn = made_up(model, stream, 5)
+    assert least[0] <= drawn.min() <= least[1]
+    assert greatest[0] <= drawn.max() <= greatest[1]
+    assert drawn.std() > (greatest[0] - least[1]) / 20
+
+
+def test_the_size_is_told_by_weights_that_the_graph_does_not_hold():
+    weights = {"w": np.full((2, 3, 1, 1), 0.01, np.float32), "bias": np.float32([1, -1])}
+    model = make_model(
+        [node("Conv", "x w bias", "y")], {"x": (F, [1, 3, 8, 8])}, {"y": (F, None)}, weights
+    )
+    for tensor in model.graph.initializer:
+        tensor.ClearField("raw_data")
+    assert not find_range(model, "x").size.is_evident
+    assert find_range(model, "x", weights).size.spread > 50
+
+
+def test_a_warning_says_what_was_drawn_and_how_to_pass_real_inputs(caplog):
+    """A front end for samples of 16 bits overflows with them, and not with values of about 1."""
+    nodes = [
+        node("Div", "x full", "s"),
+        node("Mul", "s loud", "l"),
+        node("Mul", "l l", "power"),
+        node("Relu", "power", "y"),
+    ]
+    model = simple(nodes, {"full": np.float32(32768), "loud": np.float32(1000)})
+    compiled, warned = compile_half(model, caplog)
+    assert re.search(r"made-up inputs \(x: -3\d{4}\S* to 3\d{4}\S*\)", warned)
+    assert compiled.findings.comparison.is_bad
+    assert "--data_preprocess" in warned
 
 
 def given(shape, data, batch, axis=0, dtype=np.float16):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
 
 
-def compare(*runs, classes=(), names=("y",), made_up=False):
+def compare(*runs, classes=(), names=("y",), drawn=None):
     """Return the worst case of the last run and the comparison of all runs. Each run is a pair of
     outputs, or of lists of outputs."""
     comparer = Comparer(names, frozenset(classes))
@@ -19,7 +19,7 @@ def compare(*runs, classes=(), names=("y",), made_up=False):
             each if isinstance(each, list) and len(names) > 1 else [each] for each in (ours, theirs)
         ]
         worst = comparer.add(*([np.asarray(value) for value in side] for side in pair))
-    return worst, comparer.result(made_up=made_up)
+    return worst, comparer.result(drawn)
 
 
 def test_equal_outputs_have_no_error():
@@ -54,7 +54,7 @@ def test_the_output_with_the_largest_share_is_named():
     ],
 )
 def test_large_errors_lost_values_and_other_answers_are_each_warned_of(error, misled, lost, bad):
-    assert Comparison(error, "y", 0, 0, misled, lost, False).is_bad == bad
+    assert Comparison(error, "y", 0, 0, misled, lost).is_bad == bad
 
 
 def test_values_are_lost_where_float_has_a_number_only():
@@ -102,8 +102,8 @@ def test_a_comparison_is_a_line():
         "beside float, on the calibration data: largest error 0.25 of the largest value (output "
         "'y'), no NaN or infinity"
     )
-    _, found = compare(([[0.75, 0.25]], [[0.25, 0.75]]), made_up=True)
-    assert "on made-up inputs: " in found.describe()
+    _, found = compare(([[0.75, 0.25]], [[0.25, 0.75]]), drawn="x: -1 to 1")
+    assert "on made-up inputs (x: -1 to 1): " in found.describe()
     assert "labels agree in 0 of 1" in found.describe()
 
 

@@ -21,7 +21,7 @@ from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
 from poprt.calibration.comparison import Comparer, find_classes, iter_chunks
-from poprt.calibration.inputs import iter_made_up
+from poprt.calibration.inputs import describe_ranges, iter_made_up
 from poprt.calibration.reading import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side
 from poprt.calibration.statistics import cos_dist, iter_comparison
@@ -63,7 +63,7 @@ class CheckWithFakeData(ImmutablePass):
         theirs = _compute("original", _with_outputs(origin, names), feeds, None)
         comparer = Comparer(names, find_classes(origin))
         comparer.add([ours[name] for name in names], [theirs[name] for name in names])
-        comparison = comparer.result(made_up=True)
+        comparison = comparer.result(describe_ranges([feeds]))
         told = self.logger.warning if comparison.is_bad else self.logger.info
         told(
             "check: %s", comparison.describe().replace("beside float", "beside the original model")

@@ -2,6 +2,7 @@
 served."""
 
 import pickle
+import re
 
 import half_emulation as emulation
 import numpy as np
@@ -134,10 +135,12 @@ def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
     (overflow,) = compiled.findings.overflows
     assert (overflow.node, overflow.op_type) == ("loud", "Mul")
     assert overflow.largest > 65_520
-    assert (
-        "with made-up inputs results overflow on the chip, where the largest half is 65504: node "
-        "'loud' (Mul)" in caplog.text
+    assert re.search(
+        r"with made-up inputs \(x: \S+ to \S+\) results overflow on the chip, where the largest "
+        r"half is 65504: node 'loud' \(Mul\)",
+        caplog.text,
     )
+    assert "pass some with --data_preprocess" in caplog.text
     assert not Compiler.compile(
         Converter(precision="fp16", batch_size=16).convert(overflowing(100))
     ).findings.overflows
