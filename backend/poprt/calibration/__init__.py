@@ -2,9 +2,9 @@
 float, to measure the effect of half precision.
 
 `reading` has the user's samples, `inputs` the input data, `ranges` their size, `sides` the two
-models, `run` the nodes whose results overflow half, `comparison` the errors of the outputs and the
-first nodes where half and float differ, and `statistics` the error measures. Nothing here changes
-the compiled model.
+models, `run` the nodes whose results overflow half, `comparison` the errors of the outputs,
+`divergence` the first nodes where half and float differ, `causes` why, `mending` the search for
+what to keep in float, and `statistics` the error measures. Nothing here changes the compiled model.
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison

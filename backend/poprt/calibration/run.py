@@ -24,16 +24,16 @@ from poprt.calibration.comparison import (
     Comparer,
     Comparison,
     describe_inputs,
-    explain,
     find_classes,
 )
 from poprt.calibration.inputs import describe_ranges, iter_given, iter_made_up
+from poprt.calibration.mending import explain
 from poprt.calibration.sides import Feeds, Renarrow, Side
 
 HALF_LIMIT = 65_520.0
 """Smallest float that rounds to more than the largest half, 65,504."""
 
-OWN_DATA = "Real inputs may be of other sizes: pass some with --data_preprocess"
+OWN_DATA = "Real inputs may differ from these: pass some with --data_preprocess"
 """Advice beside every figure that comes from made-up inputs and asks for a change."""
 _ZERO, _ONE = "calibration/zero", "calibration/one"
 _MAX_JOINED, _MAX_NAMED = 256, 5

@@ -98,7 +98,7 @@ class Side:
         with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
             start = last = time.monotonic()
             for feeds in batches:
-                yield graph.run(wanted, self._cast(feeds))
+                yield graph.run(wanted, self.cast(feeds))
                 now = time.monotonic()
                 if now - start + (now - last) > enough_seconds:
                     return
@@ -117,7 +117,8 @@ class Side:
         needed = count_all_operations(infer_shapes(self.model)) / _MIN_OPERATIONS_PER_CORE_SECOND
         return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + needed / (os.cpu_count() or 1))
 
-    def _cast(self, feeds: Feeds) -> dict[str, Array]:
+    def cast(self, feeds: Feeds) -> dict[str, Array]:
+        """Return the inputs in the types of the model."""
         types = {
             value.name: value.type.tensor_type.elem_type for value in find_inputs(self.model.graph)
         }

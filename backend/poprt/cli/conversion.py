@@ -250,7 +250,9 @@ def _write(
         f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
     )
     if (comparison := compiled.findings.comparison) is not None:
-        advice = "" if comparison.drawn is None else f". {OWN_DATA}"
+        # A warning has it already.
+        is_new = comparison.drawn is not None and not comparison.is_bad
+        advice = f". {OWN_DATA}" if is_new else ""
         lines.append(f"{comparison.describe()}{advice}")
     if compiled.rows.dependence and not options.fused:
         lines.append(

@@ -29,7 +29,7 @@ from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, R
 
 from popef._tools.arrays import Array
 from poprt._names import QUANTISED_PRECISIONS
-from poprt.calibration.comparison import iter_chunks, iter_groups
+from poprt.calibration.divergence import iter_chunks, iter_groups
 from poprt.calibration.reading import Data, iter_batches, read_samples
 from poprt.calibration.sides import Side
 from poprt.calibration.statistics import HalfCounts, Moments

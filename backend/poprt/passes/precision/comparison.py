@@ -20,7 +20,8 @@ from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import Comparer, find_classes, iter_chunks
+from poprt.calibration.comparison import Comparer, find_classes
+from poprt.calibration.divergence import iter_chunks
 from poprt.calibration.inputs import describe_ranges, iter_made_up
 from poprt.calibration.reading import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side

@@ -1,0 +1,201 @@
+"""Search for the types of operators that must stay in float for a model in half to be right.
+
+First those are kept that the first differing nodes blame, round by round. Where that is not enough,
+all operators are, and half of them, a quarter and so on: the fewest that are right. At last each
+type that is not needed is left out again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from simipu import CompileError, LoadError, RunError
+
+from popef._tools.arrays import Array
+from popef._tools.console import quieted
+from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
+from poprt.calibration.divergence import MAX_NAMED, Divergence, find_divergences
+from poprt.calibration.sides import Feeds, Renarrow, Side
+
+MAX_ROUNDS = 6
+"""Maximum number of times that operators are added to those that stay in float."""
+MAX_TRIALS = 60
+"""Maximum number of choices of operators that are tried."""
+MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 20.0, 8.0
+"""Time after which no further choice is tried: until one is right, and to leave types out of it."""
+_FAILURES = (CompileError, LoadError, RunError)
+Types = frozenset[str]
+
+
+def explain(
+    half: Side, whole: Side, feeds: Feeds, outputs: Sequence[Array], renarrow: Renarrow | None
+) -> str:
+    """Return a message about outputs that differ: the first nodes, and what to do.
+
+    `outputs` are those of `whole`.
+    """
+    divergences = find_divergences(half, whole, feeds)
+    named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
+    told = (
+        f"They first differ at {named}"
+        if divergences
+        else "No single node causes it: errors add up"
+    )
+    if renarrow is None:
+        return f"{told}. Keep such operators in float with fp16_skip_op_types, or the model in fp32"
+    search = Search(whole, feeds, outputs, renarrow)
+    # The options of these conversions are not the user's.
+    with quieted("poprt"):
+        types = search.run(divergences)
+    return f"{told}. {search.describe(types)}"
+
+
+@dataclass(slots=True)
+class Search:
+    """Choices of operators that were tried on one batch, and how far their outputs are off.
+
+    `outputs` are those of `whole`; `renarrow` makes the half side of a choice.
+    """
+
+    whole: Side
+    feeds: Feeds
+    outputs: Sequence[Array]
+    renarrow: Renarrow
+    _tried: dict[Types, Comparison | None] = field(default_factory=dict)
+    _sides: dict[Types, Side] = field(default_factory=dict)
+    _last_seconds: float = 0.0
+    _end: float = 0.0
+    _start: float = field(default_factory=time.monotonic)
+    _failure: str = ""
+
+    def run(self, divergences: Sequence[Divergence]) -> Types | None:
+        """Return the types of operators to keep in float; None if no choice that was tried is
+        right."""
+        there = frozenset(node.op_type for node in self.whole.model.graph.node) - {"Cast"}
+        self._end = time.monotonic() + MAX_SECONDS_TO_MEND
+        right, blamed = self._follow(divergences, there)
+        if right is None:
+            right = self._halve([*blamed, *sorted(there - set(blamed))])
+        return None if right is None else self._prune(right)
+
+    def describe(self, types: Types | None) -> str:
+        """Return what to do: an option and its error, or how far the search has gone."""
+        computed = {each: result for each, result in self._tried.items() if result is not None}
+        if types is not None:
+            return (
+                f"{_option(types)} brings the error to {computed[types].error:.2g} "
+                "(--fp16_skip_op_names takes single nodes)"
+            )
+        if not computed:
+            return (
+                f"No choice of operators kept in float could be tried: {self._failure or 'no time'}"
+                "; keep the model in fp32, or name operators yourself with --fp16_skip_op_types"
+            )
+        best = min(computed, key=lambda each: (_badness(computed[each]), len(each)))
+        seconds = time.monotonic() - self._start
+        tried = f"{len(computed)} {'choices' if len(computed) > 1 else 'choice'}"
+        there = frozenset(node.op_type for node in self.whole.model.graph.node) - {"Cast"}
+        text = (
+            f"None of {tried} of operators kept in float that were tried in {seconds:.0f} s brings "
+            f"the error below {LIMIT:g}"
+        )
+        if there in computed:
+            return (
+                f"{text}, not even all of them ({computed[there].error:.2g}): half cannot hold the "
+                "inputs, the weights or the outputs; keep the model in fp32"
+            )
+        return (
+            f"{text}; the best was {_option(best)} with {computed[best].error:.2g}. Compile with "
+            "it and more operators, each compilation searches on from there, or keep the model in "
+            "fp32"
+        )
+
+    def _try(self, types: Types) -> bool:
+        """Return whether a choice is right; False for one that is not tried because of time."""
+        if types not in self._tried:
+            start = time.monotonic()
+            is_late = bool(self._tried) and start + self._last_seconds > self._end
+            if is_late or len(self._tried) >= MAX_TRIALS:
+                return False
+            self._tried[types] = self._compare(types)
+            self._last_seconds = time.monotonic() - start
+        result = self._tried[types]
+        return result is not None and not result.is_bad
+
+    def _compare(self, types: Types) -> Comparison | None:
+        try:
+            half = self.renarrow(types)
+            (ours,) = half.run([self.feeds])
+        except _FAILURES as error:
+            self._failure = self._failure or str(error)
+            return None
+        self._sides = {types: half}
+        names = [value.name for value in half.model.graph.output]
+        comparer = Comparer(names, find_classes(half.model))
+        comparer.add(ours, self.outputs)
+        return comparer.result("")
+
+    def _follow(
+        self, divergences: Sequence[Divergence], there: Types
+    ) -> tuple[Types | None, list[str]]:
+        """Keep the blamed operators in float, then those that differ first with these, and so on.
+
+        Returns the choice that is right, if there is one, and all that were blamed, in order.
+        """
+        blamed: list[str] = []
+        for _ in range(MAX_ROUNDS):
+            more = [name for each in divergences for name in each.blamed if name in there]
+            if set(more) <= set(blamed):
+                break
+            blamed = list(dict.fromkeys([*blamed, *more]))
+            types = frozenset(blamed)
+            if self._try(types):
+                return types, blamed
+            if types not in self._sides or time.monotonic() + self._last_seconds > self._end:
+                break
+            try:
+                divergences = find_divergences(self._sides[types], self.whole, self.feeds)
+            except _FAILURES:
+                break
+        return None, blamed
+
+    def _halve(self, order: Sequence[str]) -> Types | None:
+        """Return a short beginning of `order` that is right, by bisection; None if all of it is
+        not."""
+        wrong, right = 0, len(order)
+        if not self._try(frozenset(order)):
+            return None
+        while right - wrong > 1:
+            middle = (wrong + right) // 2
+            if self._try(frozenset(order[:middle])):
+                right = middle
+            else:
+                wrong = middle
+        return frozenset(order[:right])
+
+    def _prune(self, types: Types) -> Types:
+        """Leave out the types that need not stay in float, as far as time allows."""
+        self._end = time.monotonic() + MAX_SECONDS_TO_PRUNE
+        for group in _iter_groups(sorted(types)):
+            fewer = types - group
+            if fewer and fewer != types and self._try(fewer):
+                types = fewer
+        return types
+
+
+def _iter_groups(names: Sequence[str]) -> Iterable[Types]:
+    """Yield groups of names: quarters of many, then each alone."""
+    size = len(names) // 4
+    if size > 1:
+        yield from (frozenset(names[i : i + size]) for i in range(0, len(names), size))
+    yield from (frozenset((name,)) for name in names)
+
+
+def _option(types: Iterable[str]) -> str:
+    return f"--fp16_skip_op_types {','.join(sorted(types))}"
+
+
+def _badness(comparison: Comparison) -> tuple[int, int, float]:
+    return comparison.lost, comparison.misled, comparison.error

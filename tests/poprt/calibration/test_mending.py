@@ -1,0 +1,131 @@
+"""Tests of the search for operators to keep in float: what it finds, and what it says when it finds
+nothing."""
+
+import logging
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from poprt.calibration import mending
+from poprt.calibration.divergence import Divergence
+from poprt.calibration.mending import Search, explain
+from simipu import CompileError
+
+F = TensorProto.FLOAT
+TYPES = "Abs Acos Acosh Asin Asinh Atan Ceil Cos Cosh Erf Exp Floor Log Neg Relu Sigmoid".split()
+
+
+@dataclass
+class Fixed:
+    """Side with the outputs of a choice of operators in float."""
+
+    model: onnx.ModelProto
+    error: float
+    weights: dict = field(default_factory=dict)
+
+    def run(self, feeds, names=None):
+        return [[np.float32([1 + self.error])] * len(names or "y") for _ in feeds]
+
+
+def chain(types):
+    names = ["x", *(f"t{i}" for i in range(len(types) - 1)), "y"]
+    nodes = [
+        helper.make_node(op_type, [source], [result], name=f"n_{op_type}")
+        for op_type, source, result in zip(types, names, names[1:], strict=False)
+    ]
+    ends = ([helper.make_tensor_value_info(name, F, [1])] for name in ("x", "y"))
+    return helper.make_model(helper.make_graph(nodes, "chain", *ends))
+
+
+MODEL = chain(TYPES)
+
+
+def search(judge):
+    """Return a search where the error of each choice of operators in float is `judge`'s."""
+    tried = []
+
+    def renarrow(types):
+        tried.append(types)
+        return Fixed(MODEL, judge(types))
+
+    return Search(Fixed(MODEL, 0), {}, [np.float32([1])], renarrow), tried
+
+
+@pytest.mark.parametrize("needed", [{"Neg"}, {"Abs", "Sigmoid"}, {"Exp", "Log", "Acos"}])
+def test_operators_are_found_that_no_node_blames(needed):
+    run, tried = search(lambda types: 0.001 if needed <= types else 0.5)
+    assert run.run([]) == frozenset(needed)
+    assert len(tried) < len(TYPES) + 12, "bisected, then each type once"
+    option = f"--fp16_skip_op_types {','.join(sorted(needed))}"
+    assert run.describe(frozenset(needed)).startswith(f"{option} brings the error to 0.001")
+
+
+def test_blamed_operators_are_tried_first_and_kept_where_more_are_needed():
+    needed = {"Exp", "Log", "Acos"}
+    run, tried = search(lambda types: 0.001 if needed <= types else 0.5)
+    blamed = Divergence(MODEL.graph.node[0], "", ("Log", "Exp", "Cast"))
+    assert run.run([blamed]) == frozenset(needed)
+    assert tried[0] == frozenset({"Log", "Exp"}), "there is no Cast to keep in float"
+
+
+def test_the_best_choice_is_named_where_time_or_trials_end(monkeypatch):
+    monkeypatch.setattr(mending, "MAX_TRIALS", 2)
+    blamed = [Divergence(MODEL.graph.node[0], "", ("Log", "Exp"))]
+    run, tried = search(lambda types: 0.2 if types == {"Log", "Exp"} else 0.3)
+    monkeypatch.setattr(Search, "_halve", lambda *_: None)
+    assert run.run(blamed) is None
+    assert len(tried) == 2, "these, and those that differ first then"
+    told = run.describe(None)
+    assert re.match(
+        r"None of 2 choices of operators kept in float that were tried in \d+ s brings the error below "
+        r"0\.01; the best was --fp16_skip_op_types Exp,Log with 0\.2",
+        told,
+    )
+    assert told.endswith("keep the model in fp32")
+
+
+def test_no_more_choices_are_tried_than_the_limit(monkeypatch):
+    monkeypatch.setattr(mending, "MAX_TRIALS", 5)
+    run, tried = search(lambda types: 0.001 if len(types) > 12 else 0.5)
+    assert len(run.run([])) > 12
+    assert len(tried) == 5
+
+
+def test_where_all_operators_in_float_are_wrong_too_that_is_said():
+    run, tried = search(lambda _: 0.25)
+    assert run.run([]) is None
+    assert tried == [frozenset(TYPES)]
+    assert "not even all of them (0.25): half cannot hold the inputs" in run.describe(None)
+
+
+def test_the_search_does_not_warn_of_options_that_nobody_gave(caplog):
+    asked = []
+
+    def renarrow(types):
+        asked.append(types)
+        logging.getLogger("poprt").warning("fp16_skip_op_types: the model has no operator Cast")
+        raise CompileError("no more")
+
+    whole = _Tensors(chain(["Neg", "Abs"]), [1])
+    half = _Tensors(chain(["Neg", "Abs"]), [3])
+    told = explain(half, whole, {}, [np.float32([1])], renarrow)
+    assert "No choice of operators kept in float could be tried: no more" in told
+    assert asked
+    assert not caplog.messages
+    logging.getLogger("poprt").warning("afterwards")
+    assert caplog.messages == ["afterwards"]
+
+
+@dataclass
+class _Tensors:
+    """Side all of whose tensors have the same values."""
+
+    model: onnx.ModelProto
+    values: list
+    weights: dict = field(default_factory=dict)
+
+    def run(self, feeds, names=None):
+        return [[np.float32(self.values)] * len(names or ["y"]) for _ in feeds]
