@@ -104,7 +104,7 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         table = Table("what", "found", "how to get it")
         for finding in findings:
-            table.add_row(*map(cell, (finding.subject, finding.found, finding.remedy or "ok")))
+            table.add_row(*map(cell, (finding.subject, finding.found, finding.advice)))
         make_console().print(table)
     return 1 if any(finding.remedy for finding in findings) else 0
 

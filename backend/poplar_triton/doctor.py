@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from popef._tools.child import run_python
 from poplar_triton.errors import ServerError
 from poplar_triton.limits import examine_limits, require_limits
 from poplar_triton.serving.installation import (
@@ -42,13 +43,33 @@ MIN_SHARED_MIB = 64
 model takes 1 MiB and grows."""
 
 
+IMPORT_SECONDS = 60
+"""Maximum time for the import of a package: torch takes a few seconds."""
+_IMPORT = """
+import importlib, json, sys
+sys.path[:] = json.loads(sys.argv[2])
+try:
+    importlib.import_module(sys.argv[1])
+except BaseException as error:
+    sys.exit(" ".join(f"{type(error).__name__}: {error}".split()))
+"""
+"""Imports a package on a path for imports, and ends with the reason if that fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check; `remedy` is empty if the check passes."""
+    """Result of one check. `remedy` is empty unless a server lacks something; `optional` says what
+    is missing that no server needs."""
 
     subject: str
     found: str
     remedy: str = ""
+    optional: str = ""
+
+    @property
+    def advice(self) -> str:
+        """Return what to do, or "ok" if there is nothing to do."""
+        return self.remedy or self.optional or "ok"
 
 
 def examine() -> list[Finding]:
@@ -79,26 +100,43 @@ def examine_kernels() -> Finding:
     except LoadError as error:
         return Finding("kernels", "not checked", str(error))
     reason = f": {kernels.reason}" if kernels.reason else ""
-    return Finding("kernels", f"{kernels.instructions}{reason}")
+    slow = "" if kernels.are_there else "optional: without kernels the same numbers take longer"
+    return Finding("kernels", f"{kernels.instructions}{reason}", optional=slow)
 
 
 def examine_package(name: str) -> Finding:
-    """Report which file `import popart` runs, of which distribution, and what collides with it. A
-    real SDK has these packages, too: its `enable` script puts them on PYTHONPATH, and pip installs
-    its wheels. A server needs none of them."""
+    """Report which file `import popart` runs, of which distribution, what collides with it, and why
+    the import fails, if it does. A real SDK has these packages, too: its `enable` script puts them
+    on PYTHONPATH, and pip installs its wheels. A server needs none of them."""
     files = _find_files(name)
     if not files:
-        return Finding(name, "not installed")
+        return Finding(name, "not installed", optional="optional")
     owners = _find_distributions(name)
     imported, *others = files
     found = f"{imported} ({_name_owner(imported, owners)})"
     if others:
         found = f"{found}; it shadows {', '.join(map(str, others))}"
     if len(owners) <= 1:
-        return Finding(name, found)
+        return Finding(name, found, optional=_find_import_error(name))
     names = " ".join(sorted(owner.name for owner in owners))
     remedy = "two distributions have overwritten each other's files: pip uninstall"
     return Finding(name, found, f"{remedy} {names}, then install the one that you need")
+
+
+def _find_import_error(name: str) -> str:
+    """Return why a package cannot be imported, or "". It is imported in a child process: torch
+    alone takes 200 MiB."""
+    path = json.dumps(sys.path)
+    try:
+        ended = run_python(
+            _IMPORT, name, path, seconds=IMPORT_SECONDS, capture_output=True, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"not checked: its import takes longer than {IMPORT_SECONDS} s"
+    if not ended.returncode:
+        return ""
+    *_, reason = ["", *ended.stderr.strip().splitlines()]
+    return f"optional: its import fails: {reason or f'status {ended.returncode}'}"
 
 
 def _find_files(name: str) -> list[Path]:

@@ -217,6 +217,7 @@ def test_doctor_shows_what_it_found_as_it_is_and_whole(monkeypatch, capsys):
         "tritonserver", EVIL, f"install the extra [server], {'or not ' * 40}[/bold]"
     )
     monkeypatch.setattr(doctor, "examine", lambda: [finding])
+    monkeypatch.setattr(doctor, "SDK_PACKAGES", ())
     assert run("poplar-triton", "doctor") == 1
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "tritonserver" in line)
     assert finding.remedy in line

@@ -194,17 +194,21 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
     lacking, capsys, monkeypatch
 ):
     monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
-    monkeypatch.setattr(doctor, "examine_package", lambda name: Finding(name, "ours"))
+    monkeypatch.setattr(
+        doctor,
+        "examine_package",
+        lambda name: Finding(name, "ours", optional="no torch" * (name == "poptorch")),
+    )
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
-        {"subject": "a", "found": "1", "remedy": ""},
-        {"subject": "b", "found": "none", "remedy": "get b"},
-        {"subject": "c", "found": "old", "remedy": "get c"},
-        {"subject": "kernels", "found": "portable", "remedy": ""},
-        {"subject": "popart", "found": "ours", "remedy": ""},
-        {"subject": "poptorch", "found": "ours", "remedy": ""},
-        {"subject": "popdist", "found": "ours", "remedy": ""},
-        {"subject": "pva", "found": "ours", "remedy": ""},
+        {"subject": "a", "found": "1", "remedy": "", "optional": ""},
+        {"subject": "b", "found": "none", "remedy": "get b", "optional": ""},
+        {"subject": "c", "found": "old", "remedy": "get c", "optional": ""},
+        {"subject": "kernels", "found": "portable", "remedy": "", "optional": ""},
+        {"subject": "popart", "found": "ours", "remedy": "", "optional": ""},
+        {"subject": "poptorch", "found": "ours", "remedy": "", "optional": "no torch"},
+        {"subject": "popdist", "found": "ours", "remedy": "", "optional": ""},
+        {"subject": "pva", "found": "ours", "remedy": "", "optional": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -217,7 +221,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["c", "old", "get c"],
         ["kernels", "portable", "ok"],
         ["popart", "ours", "ok"],
-        ["poptorch", "ours", "ok"],
+        ["poptorch", "ours", "no torch"],
         ["popdist", "ours", "ok"],
         ["pva", "ours", "ok"],
     ]
@@ -228,7 +232,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
 @pytest.mark.parametrize(
     ("choice", "found", "remedy"),
     [
-        ("", r"avx512|avx2|portable|none: .*", ""),
+        pytest.param("", r"avx512|avx2|portable|none: .*", "", marks=pytest.mark.slow),
         pytest.param("none", "none: SIMIPU_KERNELS is none", "", marks=pytest.mark.slow),
         pytest.param(
             "sse",
@@ -245,6 +249,7 @@ def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, 
     (kernels,) = (each for each in json.loads(done.stdout) if each["subject"] == "kernels")
     assert re.fullmatch(found, kernels["found"])
     assert re.fullmatch(remedy, kernels["remedy"])
+    assert bool(kernels["optional"]) == kernels["found"].startswith("none")
 
 
 ROOMS = Path(doctor.__file__).resolve().parents[1]
@@ -260,6 +265,7 @@ def path_without_rooms(monkeypatch) -> list[str]:
     # An editable distribution has a finder of its own beside the path.
     finders = [each for each in sys.meta_path if "__editable__" not in repr(each)]
     monkeypatch.setattr(sys, "meta_path", finders)
+    monkeypatch.setattr(doctor, "_find_import_error", lambda _: "")
     return rest
 
 
@@ -321,4 +327,29 @@ def test_two_distributions_with_the_same_package_have_to_be_uninstalled(
 
 def test_a_package_that_is_nowhere_is_reported_without_a_remedy(path_without_rooms, monkeypatch):
     monkeypatch.setattr(doctor, "_ROOMS", Path("/nowhere"))
-    assert doctor.examine_package("popdist") == Finding("popdist", "not installed")
+    assert doctor.examine_package("popdist") == Finding(
+        "popdist", "not installed", optional="optional"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "optional"),
+    [
+        ("", ""),
+        (
+            "raise ImportError('poptorch needs torch:\\n pip install torch')",
+            "optional: its import fails: ImportError: poptorch needs torch: pip install torch",
+        ),
+        ("import os; os._exit(3)", "optional: its import fails: status 3"),
+        ("import sys; print('noise', file=sys.stderr); 1 / 0", ".*ZeroDivisionError: .*"),
+    ],
+)
+def test_a_package_whose_import_fails_is_not_called_ok(tmp_path, monkeypatch, source, optional):
+    package = install(tmp_path, "poptorch", "3.4.0", "poptorch")
+    package.write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = doctor.examine_package("poptorch")
+    assert found.found.startswith(str(package))
+    assert re.fullmatch(optional, found.optional)
+    assert not found.remedy, "a server does not need it"
+    assert found.advice == (found.optional or "ok")
