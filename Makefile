@@ -23,8 +23,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile exits-check mutants audit docs proto clean
 
-serve: models
-	@$(BIN)/poplar-triton serve model_repository $(PORTS)
+# The ports are looked at before the models are compiled.
+serve: .venv/server
+	@$(BIN)/poplar-triton serve model_repository --build $(PORTS)
 
 demo: models
 	@$(BIN)/poplar-triton demo model_repository

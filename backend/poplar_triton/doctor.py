@@ -135,8 +135,9 @@ def _find_import_error(name: str) -> str:
         return f"not checked: its import takes longer than {IMPORT_SECONDS} s"
     if not ended.returncode:
         return ""
-    *_, reason = ["", *ended.stderr.strip().splitlines()]
-    return f"optional: its import fails: {reason or f'status {ended.returncode}'}"
+    lines = ended.stderr.strip().splitlines()
+    reason = lines[-1] if lines else f"status {ended.returncode}"
+    return f"optional: its import fails: {reason}"
 
 
 def _find_files(name: str) -> list[Path]:

@@ -147,10 +147,13 @@ def run_python(
     return subprocess.run(command, timeout=seconds, check=False, **options)
 
 
-def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and return its status and output as text. If this process is
-    interrupted, the program gets the interrupt, too, and time to remove its temporary files."""
-    pipe = subprocess.PIPE
+def run_program(
+    command: Sequence[str], *, is_shown: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return its status and output as text; output that is shown goes
+    to the terminal instead. If this process is interrupted, the program gets the interrupt, too,
+    and time to remove its temporary files."""
+    pipe = None if is_shown else subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace") as child:
         try:
             output, errors = child.communicate()

@@ -11,6 +11,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from typing import Any
 from urllib.parse import quote
 
@@ -28,10 +29,46 @@ _ITEM_BYTES = {
 """Bytes of a value by the protocol's names of types; zeros are valid values of all types."""
 BINARY_ONLY = frozenset(("FP16", "BF16"))
 """Types that Triton does not carry in JSON."""
+_LABELLED = frozenset(_ITEM_BYTES) - BINARY_ONLY - {"BOOL", "BYTES"}
+"""Types of outputs for which Triton returns labels."""
 _MAX_JSON_VALUES = 16
 """Maximum number of input values that a `curl` command spells out."""
+_MAX_SHOWN_VALUES = 1000
+"""Maximum number of output values that a `curl` command prints in full."""
+_SHOWN_BYTES = 400
+_SHOW_HALVES = (
+    "import io, json, struct, sys; body = sys.stdin.buffer.read(); "
+    'head, end = json.JSONDecoder().raw_decode(body.decode("latin-1")); '
+    "rest = io.BytesIO(body[end:]); "
+    'sys.exit(head["error"]) if "error" in head else [print(y["name"], y["datatype"], y["shape"], '
+    '*data[:8], *["..."][:len(data) > 8]) for y in head["outputs"] '
+    'for size in [y.get("parameters", {}).get("binary_data_size", 0)] '
+    'for data in [y.get("data") or struct.unpack("<%de" % (size // 2), rest.read(size))]]'
+)
+"""Python program that prints the first values of each output of a response. Halves follow the JSON
+in binary, in the order of the outputs."""
 _JSON_ZEROS: Mapping[str, Any] = {"BOOL": False, "BYTES": ""}
 """Zero in JSON, where it is not 0."""
+
+
+class Answer(IntEnum):
+    """What a `curl` command prints, the most readable first."""
+
+    LABELS = auto()
+    VALUES = auto()
+    FIRST_VALUES = auto()
+    HALVES = auto()
+    FILE = auto()
+
+
+_ENDS = {
+    Answer.LABELS: "",
+    Answer.VALUES: "",
+    Answer.FIRST_VALUES: f" | head -c {_SHOWN_BYTES}",
+    Answer.HALVES: f" | python3 -c {shlex.quote(_SHOW_HALVES)}",
+    Answer.FILE: " --output answer.bin",
+}
+"""Ends of `curl` commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +122,30 @@ def _read_datatype(tensor: Mapping[str, Any]) -> str:
 
 def encode_head(inputs: Sequence[ZeroInput], *, binary_outputs: bool) -> str:
     """Return the JSON in front of the zeros of a binary request."""
-    return _encode(
-        [
-            {**_describe(each), "parameters": {"binary_data_size": each.num_bytes}}
-            for each in inputs
-        ],
-        binary_outputs,
-    )
+    parameters = {"parameters": {"binary_data_output": True}} if binary_outputs else {}
+    return json.dumps({"inputs": [_describe_binary(each) for each in inputs], **parameters})
+
+
+def find_answer(config: Mapping[str, Any]) -> Answer:
+    """Return what `make_curl` prints for a model of this configuration."""
+    outputs = config.get("output", ())
+    types = {_read_datatype(each) for each in outputs}
+    if _find_labelled(config):
+        return Answer.LABELS
+    if types.isdisjoint(BINARY_ONLY):
+        sizes = [math.prod(map(int, each.get("dims", ()))) for each in outputs]
+        is_short = min(sizes, default=0) >= 0 and sum(sizes) <= _MAX_SHOWN_VALUES
+        return Answer.VALUES if is_short else Answer.FIRST_VALUES
+    return Answer.FILE if types & BINARY_ONLY - {"FP16"} else Answer.HALVES
 
 
 def make_curl(address: str, model: str, config: Mapping[str, Any]) -> str:
     """Return a command for a POSIX shell that sends the model a request of zeros.
 
-    Few values are spelled out in JSON, others are read from /dev/zero and sent in binary. The
-    answer is JSON, or goes to a file if the model has an output that JSON cannot carry.
+    Few values are spelled out in JSON, others are read from /dev/zero and sent in binary. It prints
+    the most likely label if the model has labels that Triton can return, and otherwise the values,
+    or the first of many. Halves, which JSON cannot carry, are decoded by python3. BF16 goes to a
+    file.
 
     Args:
         address: HOST:PORT of Triton's HTTP.
@@ -113,18 +160,44 @@ def make_curl(address: str, model: str, config: Mapping[str, Any]) -> str:
     """
     inputs = make_inputs(config)
     url = shlex.quote(f"http://{address}/v2/models/{quote(model, safe='')}/infer")
-    binary_outputs = any(_read_datatype(each) in BINARY_ONLY for each in config.get("output", ()))
-    end = " --output answer.bin" if binary_outputs else ""
+    answer = find_answer(config)
+    asked = _find_labelled(config) or config.get("output", ())
+    outputs = [_ask_for(each, answer) for each in asked]
+    chosen = {"outputs": outputs} if any("parameters" in each for each in outputs) else {}
+    end = _ENDS[answer]
     is_small = sum(each.num_values for each in inputs) <= _MAX_JSON_VALUES
     if is_small and not any(each.datatype in BINARY_ONLY for each in inputs):
-        body = shlex.quote(_encode([_spell_out(each) for each in inputs], binary_outputs))
-        return f"curl -s {url} -d {body}{end}"
-    head = encode_head(inputs, binary_outputs=binary_outputs)
+        body = json.dumps({"inputs": [_spell_out(each) for each in inputs], **chosen})
+        return f"curl -s {url} -d {shlex.quote(body)}{end}"
+    head = json.dumps({"inputs": [_describe_binary(each) for each in inputs], **chosen})
     num_bytes = sum(each.num_bytes for each in inputs)
     return (
         f"{{ printf %s {shlex.quote(head)}; head -c {num_bytes} /dev/zero; }} | curl -s {url} "
         f"-H '{LENGTH_HEADER}: {len(head)}' --data-binary @-{end}"
     )
+
+
+def _find_labelled(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the outputs for which Triton returns labels."""
+    return [
+        each
+        for each in config.get("output", ())
+        if each.get("label_filename") and _read_datatype(each) in _LABELLED
+    ]
+
+
+def _ask_for(output: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """Return the entry of an output in a request."""
+    name = {"name": str(output["name"])}
+    if answer is Answer.LABELS:
+        return {**name, "parameters": {"classification": 1}}
+    if _read_datatype(output) in BINARY_ONLY:
+        return {**name, "parameters": {"binary_data": True}}
+    return name
+
+
+def _describe_binary(tensor: ZeroInput) -> dict[str, Any]:
+    return {**_describe(tensor), "parameters": {"binary_data_size": tensor.num_bytes}}
 
 
 def _describe(tensor: ZeroInput) -> dict[str, Any]:
@@ -134,10 +207,3 @@ def _describe(tensor: ZeroInput) -> dict[str, Any]:
 def _spell_out(tensor: ZeroInput) -> dict[str, Any]:
     zero = _JSON_ZEROS.get(tensor.datatype, 0)
     return {**_describe(tensor), "data": [zero] * tensor.num_values}
-
-
-def _encode(inputs: Sequence[Mapping[str, Any]], binary_outputs: bool) -> str:
-    body: dict[str, Any] = {"inputs": inputs}
-    if binary_outputs:
-        body["parameters"] = {"binary_data_output": True}
-    return json.dumps(body)

@@ -18,6 +18,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.command import _find_request
 from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
 from waiting import PATIENCE_SECONDS
@@ -120,6 +121,29 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
     assert segments_of(process) == []
 
 
+def test_the_request_that_serve_prints_is_to_the_model_with_the_most_readable_answer(tmp_path):
+    """It is run as it is printed: a label, although a model of halves comes first."""
+    repository = tmp_path / "models"
+    write_model(repository / "a_model_of_halves", linear_model(), precision="fp16")
+    labelled = write_model(repository / "labelled", linear_model())
+    config = (labelled / "config.pbtxt").read_text()
+    named = config.replace('name: "y"', 'name: "y" label_filename: "labels.txt"')
+    assert named != config
+    (labelled / "config.pbtxt").write_text(named)
+    (labelled / "labels.txt").write_text("cat\ndog\nfox\n")
+    with TritonServer(repository, log=tmp_path / "log") as server:
+        request = _find_request(server, ["a_model_of_halves", "labelled"])
+        answer = json.loads(run_shell(request, tmp_path))
+        other = run_shell(_find_request(server, ["a_model_of_halves"]), tmp_path).decode()
+    (output,) = answer["outputs"]
+    (label,) = output["data"]
+    best = int(ZEROS_ANSWER.argmax())
+    assert label.split(":")[1:] == [str(best), ("cat", "dog", "fox")[best]]
+    values = re.search(r"^y FP16 \[1, 3\] (.*)$", other, re.MULTILINE)[1].split()
+    np.testing.assert_allclose(list(map(float, values)), ZEROS_ANSWER, rtol=1e-3)
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["log"]
+
+
 PRECISIONS = {
     "fp32": (("--precision", "fp32"), True),
     "fp16": (("--precision", "fp16"), False),
@@ -161,10 +185,8 @@ def test_the_request_that_poprt_prints_is_answered(compiled, tmp_path, name):
     if has_json:
         values = [each["data"] for each in json.loads(found)["outputs"] if each["name"] == "y"]
     else:
-        answer = (tmp_path / "answer.bin").read_bytes()
-        head, length = json.JSONDecoder().raw_decode(answer.decode("latin-1"))
-        first = head["outputs"][0]["name"] == "y"
-        values = np.frombuffer(answer[length:], np.float16)[slice(3) if first else slice(-3, None)]
+        line = re.search(r"^y FP16 \[1, 3\] (.*)$", found.decode(), re.MULTILINE)[1]
+        values = list(map(float, line.split()))
     np.testing.assert_allclose(np.ravel(values), ZEROS_ANSWER, rtol=1e-3)
 
 
@@ -211,6 +233,28 @@ def test_a_busy_port_is_a_clear_error(small_repository):
         done = run("serve", str(small_repository), "--http-port", port)
     assert done.returncode == 1
     assert f"HTTP port {port} is not free" in done.stderr
+    assert "--http-port N" in done.stderr
+    assert "make serve PORT=N" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_busy_port_is_an_error_before_anything_is_compiled(small_repository):
+    (small_repository / "linear" / "recipe.json").write_text("a recipe that would be an error")
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        done = run("serve", str(small_repository), "--build", "--grpc-port", port, "--http-port=0")
+    assert f"gRPC port {port} is not free" in done.stderr
+    assert "recipe" not in done.stderr
+
+
+def test_serve_compiles_first_what_has_a_recipe_and_ends_where_that_fails(small_repository):
+    (small_repository / "linear" / "recipe.json").write_text("no recipe")
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    done = run("serve", str(small_repository), "--build", *ports)
+    assert done.returncode == 1
+    assert "recipe.json: is not JSON" in done.stderr
     assert "Traceback" not in done.stderr
 
 

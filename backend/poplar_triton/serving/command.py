@@ -11,8 +11,9 @@ from pathlib import Path
 from triton_poplar.server_start import START_SECONDS
 
 from popef._tools.arguments import Parser, whole_number
+from popef._tools.child import make_module_command, run_program
 from popef._tools.console import UsageError
-from popef._tools.zero_requests import make_curl
+from popef._tools.zero_requests import Answer, find_answer, make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
 from poplar_triton.limits import raise_file_limit, require_limits
@@ -20,6 +21,7 @@ from poplar_triton.serving.endpoint import HOST, READY, UNAVAILABLE
 from poplar_triton.serving.health import HealthServer, Reporter
 from poplar_triton.serving.log import Log, LogFormat
 from poplar_triton.serving.options import find_all, find_option, is_on
+from poplar_triton.serving.repository import is_remote
 from poplar_triton.serving.server import Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.starting import RESTART_WINDOW_SECONDS
@@ -27,6 +29,7 @@ from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
 
 EXAMPLES = (
     "poplar-triton serve models --http-port 9000",
+    "poplar-triton serve model_repository --build",
     "poplar-triton serve models --health-port 8003 --drain-seconds 10 --on-dead-stub reload "
     "--restart 3",
     "poplar-triton serve s3://bucket/models --server /opt/tritonserver/bin/tritonserver",
@@ -39,10 +42,18 @@ _KEY = "poplar-supervisor"
 _REPOSITORY_API = "model-repository"
 _MAX_SECONDS, _MAX_RESTARTS = 86400, 1000
 MAX_PORT = 65535
+MAX_ASKED = 20
+"""Maximum number of models whose configurations are read for an example of a request."""
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of `serve`, except the ports of the server."""
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="first compile the models that have a recipe.json and are not ready to serve, as "
+        "`poplar-triton build` does",
+    )
     add_life_arguments(parser)
     add_number(
         parser,
@@ -161,9 +172,14 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         log = stack.enter_context(Log(LogFormat(options.log_format)))
         health = start_health(options, state, stack)
-        server = make_server(
-            options, copy=log.copy, begin=lambda _: supervisor.start(interrupt.pause)
-        )
+
+        def begin(_: TritonServer) -> None:
+            # The ports are reserved by now: compiling takes minutes.
+            if options.build:
+                _build(options.model_repository)
+            supervisor.start(interrupt.pause)
+
+        server = make_server(options, copy=log.copy, begin=begin)
         supervisor = Supervisor(server, state, settings, log.tell)
         with server:
             supervisor.catch_signals()
@@ -200,6 +216,16 @@ def make_server(
         program=getattr(options, "server", None),
         start_seconds=getattr(options, "start_seconds", None),
     )
+
+
+def _build(repository: Path | str) -> None:
+    """Compile the models of a repository in a child process: the supervisor does not load the
+    compiler. Raises ServerError if that fails, for a reason that the child has printed."""
+    if is_remote(repository):
+        raise UsageError(f"--build: expected a folder of models, found {repository}")
+    command = [*make_module_command("poplar_triton.cli"), "build", str(Path(repository).absolute())]
+    if run_program(command, is_shown=True).returncode:
+        raise ServerError("the models were not compiled, so nothing is served")
 
 
 def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> list[str]:
@@ -253,11 +279,14 @@ def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str]
 
 def _find_request(server: TritonServer, models: Sequence[str]) -> str:
     """Return a command that sends a request to one of the models that are served, or "" if there is
-    none that can be asked with zeros."""
+    none that can be asked with zeros. The model is the first of those whose answer is most
+    readable: a label, then values."""
     if not server.answers_anyone:
         return ""
-    for model in models:
+    requests: list[tuple[Answer, str]] = []
+    for model in models[:MAX_ASKED]:
         with suppress(ServerError, ValueError):
             if config := server.endpoint.read_config(model):
-                return make_curl(server.http_url, model, config)
-    return ""
+                request = make_curl(server.http_url, model, config)
+                requests.append((find_answer(config), request))
+    return min(requests, key=lambda each: each[0])[1] if requests else ""

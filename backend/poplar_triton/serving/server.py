@@ -62,7 +62,7 @@ last the supervisor."""
 
 def hold_port(port: int, what: str) -> socket.socket:
     """Return a socket bound to `port`, or to any free port for 0. Raises ServerError if the port is
-    busy; `what` is the purpose of the port in the message.
+    busy; `what` is the purpose of the port in the message, and in the name of its option.
 
     Until the socket is closed, the kernel gives its port to nobody who asks for any free one. A
     server can listen on it all the same, since servers bind with SO_REUSEADDR.
@@ -78,8 +78,10 @@ def hold_port(port: int, what: str) -> socket.socket:
         held.close()
         listener = describe_listener(port)
         advice = f"{listener} already listens on it: end it, or " if listener else ""
+        option = f"--{what.lower()}-port N"
         raise ServerError(
-            f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
+            f"{what} port {port} is not free ({error.strerror}); {advice}choose another one with "
+            f"{option}, or three in a row with make serve PORT=N"
         ) from error
     return held
 
