@@ -255,10 +255,12 @@ def _write(
         advice = f". {OWN_DATA}" if is_new else ""
         lines.append(f"{comparison.describe()}{advice}")
     if compiled.rows.dependence and not options.fused:
+        # Without several rows there is no smaller batch.
+        advice = "; with --batch_size 1 requests can have any number of rows"
         lines.append(
             f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
-            "The whole compiled batch is always computed, for one request at a time; with "
-            "--batch_size 1 requests can have any number of rows"
+            "The whole compiled batch is always computed, for one request at a time"
+            f"{advice if compiled.batch_size > 1 else ''}"
         )
     if options.run_model:
         from poprt.cli.exec_command import time_runs

@@ -5,6 +5,7 @@ import re
 
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from poprt import cli
 from poprt.cli.entry import read_group, read_serialised
 from poprt.cli.option_table import OPTIONS
@@ -281,3 +282,28 @@ def test_a_users_pass_finds_large_weights_in_the_initializers(model, tmp_path):
     (tmp_path / "look.py").write_text(LOOK)
     given = ("--custom_pass_config", "look.py", "--passes", "look_at_weights")
     assert poprt("-i", "large.onnx", "--batch_size", 2, *given) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "last", "is_told"), [(4, "Sub", True), (4, "Squeeze", False), (1, "Squeeze", False)]
+)
+def test_a_smaller_batch_is_advised_only_where_it_would_have_rows(
+    tmp_path, capsys, rows, last, is_told
+):
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
+        helper.make_node(last, ["x", "m"] if last == "Sub" else ["m"], ["y"]),
+    ]
+    shapes = {"x": [rows, 3], "y": [rows, 3] if last == "Sub" else [3]}
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 11)]
+    )
+    onnx.save(model, tmp_path / "mean.onnx")
+    assert poprt("-i", tmp_path / "mean.onnx", "--export_popef", "--output_dir", tmp_path) == 0
+    told = capsys.readouterr().out
+    assert "not proven to be independent: node" in told
+    assert ("with --batch_size 1 requests can have any number of rows" in told) is is_told
