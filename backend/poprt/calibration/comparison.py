@@ -53,7 +53,8 @@ class Comparison:
     output where this is largest. `labels` counts the answers that look like classes. In `agreeing`
     of them half and float name the same class; `misled` counts those that differ although float is
     not undecided between the two. `lost` counts values that are NaN or infinity in half where float
-    has a number. `drawn` describes the inputs that were made up; None means the user's data.
+    has a number. `drawn` describes the inputs that were made up; None means the user's data. `loud`
+    is the same on sound of 16 bits, if an input may be sound.
     """
 
     error: float
@@ -63,6 +64,7 @@ class Comparison:
     misled: int
     lost: int
     drawn: str | None = None
+    loud: Comparison | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -77,6 +79,9 @@ class Comparison:
         parts.append(
             f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity"
         )
+        if self.loud and self.loud.is_bad:
+            lost = f", {self.loud.lost} values lost" if self.loud.lost else ""
+            parts.append(f"but an error of {self.loud.error:.2g}{lost} on {self.loud.drawn}")
         return f"beside float, on {describe_inputs(self.drawn)}: {', '.join(parts)}"
 
 
@@ -143,9 +148,10 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
         # float is undecided between the two.
         rows, others = theirs.reshape(-1, theirs.shape[-1]), ours.reshape(-1, ours.shape[-1])
         chosen, found = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
-        margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(
-            rows, found[:, None], -1
-        )
+        with np.errstate(invalid="ignore"):  # two infinities
+            margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(
+                rows, found[:, None], -1
+            )
         run.labels, run.agreeing = len(rows), int((chosen == found).sum())
         run.misled = int((margin > LIMIT * run.largest).sum())
 

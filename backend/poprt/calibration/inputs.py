@@ -24,6 +24,10 @@ MIN_ROWS = 15
 """Minimum number of rows of random data: some of each kind."""
 _BLOCK = 8
 """Number of pixels of the edges of a picture's blocks."""
+SOUND = 32_767.0
+"""Largest sample of sound of 16 bits."""
+_MIN_SAMPLES = 400
+"""Least length of a row that looks like sound: 25 ms at 16 kHz."""
 _SAMPLE_BYTES = 2
 """Maximum number of bytes of integers that are samples of sound or pictures; wider integers are
 counts, choices or quantities."""
@@ -118,6 +122,30 @@ def iter_made_up(
                 _place(np.stack(rows), stream) if batch_size else rows[0].astype(_dtype(stream))
             )
         yield batch
+
+
+def make_loud(
+    model: onnx.ModelProto,
+    inputs: Sequence[Stream],
+    batch_size: int,
+    batch: Mapping[str, Array],
+    weights: Mapping[str, Array] | None = None,
+) -> dict[str, Array] | None:
+    """Return a batch whose sound is of 16 bits; None if no input looks like sound of unknown size.
+
+    Sound of 16 bits and sound between -1 and 1 are both usual, and few graphs say which they take.
+    """
+    loud = dict(batch)
+    for stream in inputs:
+        shape = stream.row_shape if batch_size else stream.shape
+        is_line = math.prod(shape) == max(shape, default=0) >= _MIN_SAMPLES
+        if stream.dtype.kind != "f" or not is_line or "mask" in stream.tensor.lower():
+            continue
+        found = find_range(model, stream.tensor, weights)
+        largest = float(np.abs(batch[stream.tensor]).max())
+        if largest and not found.is_known and found.size == Size():
+            loud[stream.tensor] = batch[stream.tensor] * np.float32(SOUND / largest)
+    return loud if any(loud[name] is not batch[name] for name in batch) else None
 
 
 def _place(rows: Array, stream: Stream) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -26,7 +26,13 @@ from poprt.calibration.comparison import (
     describe_inputs,
     find_classes,
 )
-from poprt.calibration.inputs import describe_ranges, iter_given, iter_made_up
+from poprt.calibration.inputs import (
+    SOUND,
+    describe_ranges,
+    iter_given,
+    iter_made_up,
+    make_loud,
+)
 from poprt.calibration.mending import explain
 from poprt.calibration.sides import Feeds, Renarrow, Side
 
@@ -35,6 +41,7 @@ HALF_LIMIT = 65_520.0
 
 OWN_DATA = "Real inputs may differ from these: pass some with --data_preprocess"
 """Advice beside every figure that comes from made-up inputs and asks for a change."""
+_LOUD = f"sound of 16 bits (to {SOUND:.0f})"
 _ZERO, _ONE = "calibration/zero", "calibration/one"
 _MAX_JOINED, _MAX_NAMED = 256, 5
 
@@ -175,9 +182,12 @@ def calibrate(
     )
     batches = list(made)
     drawn = describe_ranges(batches) if data is None else None
+    loud = None
+    if data is None and batches:
+        loud = make_loud(half.model, streams, batch_size, batches[0], half.weights)
     whole = whole or Side(half.model, half.weights, None)
     try:
-        overflows, ours = _compute(half, batches)
+        overflows, ours = _compute(half, batches, loud)
     except LoadTimeoutError:
         raise
     except _FAILURES as error:
@@ -188,7 +198,7 @@ def calibrate(
         _log.info("outputs in half were not compared with float: each run draws other numbers")
         return Findings(overflows=overflows)
     try:
-        comparison = _compare(half, whole, batches, ours, drawn, renarrow)
+        comparison = _compare(half, whole, batches, loud, ours, drawn, renarrow)
     except _FAILURES as error:  # not of the compiled model, which is ready in time
         _warn_of_failure(error)
         return Findings(overflows=overflows)
@@ -212,14 +222,20 @@ def _compare(
     half: Side,
     whole: Side,
     batches: Sequence[Feeds],
+    loud: Feeds | None,
     ours: Sequence[Sequence[Array]],
     drawn: str | None,
     renarrow: Renarrow | None,
 ) -> Comparison:
     comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
-    theirs = list(whole.run(batches))
-    errors = [comparer.add(*pair) for pair in zip(ours, theirs, strict=False)]
+    count = len(batches)
+    theirs = list(whole.run([*batches, *([loud] if loud else [])]))
+    errors = [comparer.add(*pair) for pair in zip(ours[:count], theirs[:count], strict=False)]
     comparison = comparer.result(drawn)
+    for pair in zip(ours[count:], theirs[count:], strict=False):
+        apart = Comparer(comparer.names, comparer.classes)
+        apart.add(*pair)
+        comparison = replace(comparison, loud=apart.result(_LOUD))
     if comparison.is_bad:
         if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
@@ -248,13 +264,16 @@ def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
 
 
 def _compute(
-    half: Side, batches: Sequence[Feeds]
+    half: Side, batches: Sequence[Feeds], loud: Feeds | None
 ) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
-    """Return the nodes that overflow, and the outputs as they will be served.
+    """Return the nodes that overflow on the batches, and the outputs as they will be served, on
+    `loud`, too, if time allows.
 
     If sums are kept in float, one graph computes both.
     """
     floats = Numerics(half_partials=False)
+    num_batches = len(batches)
+    batches = [*batches, *([loud] if loud else [])]
     ours = list(half.run(batches)) if half.numerics != floats else []
     watches: list[Watch] = []
     watching = Side(half.model, half.weights, floats)
@@ -264,6 +283,6 @@ def _compute(
         _log.warning("overflow in half precision is unknown: with every result watched, %s", error)
         return (), ours or list(half.run(batches))
     count = len(half.model.graph.output)
-    for values in results:
+    for values in results[:num_batches]:
         watches[0].add(values[count:])
     return watches[0].overflows(), ours or [values[:count] for values in results]
