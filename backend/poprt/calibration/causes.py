@@ -59,7 +59,7 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Operands:
     """Inputs and result of a node on both sides, by the names of the float side. `constants` are
-    those of `inputs` that are weights."""
+    those of `inputs` that are weights. A node that cannot be computed alone has no inputs."""
 
     node: onnx.NodeProto
     inputs: Mapping[str, Array]
@@ -79,8 +79,8 @@ class Bench:
     _initializers: dict[int, dict[str, onnx.TensorProto]] = field(default_factory=dict)
 
     def read(self, names: Sequence[str]) -> list[Operands | None]:
-        """Return the operands of the nodes that make those tensors on both sides; None for a node
-        that cannot be computed alone."""
+        """Return the operands of the nodes that make those tensors on both sides; None for a tensor
+        that one side does not make."""
         halves, wholes = (
             [makers.get(name) for name in names]
             for makers in (find_makers(side.model.graph) for side in (self.half, self.whole))
@@ -137,10 +137,15 @@ class Bench:
         ours: Mapping[str, Array],
         theirs: Mapping[str, Array],
     ) -> Operands | None:
-        if half is None or whole is None or half.op_type != whole.op_type:
+        if half is None or whole is None:
             return None
-        if len(half.input) != len(whole.input) or any(iter_bodies(whole)):
-            return None
+        result, result_half = theirs[name], ours[name]
+        told = Operands(whole, {}, {}, frozenset(), result, result_half)
+        # The Cast behind a node that stays in float has that node's result, and other inputs.
+        if half.op_type != whole.op_type or len(half.input) != len(whole.input):
+            return told
+        if any(iter_bodies(whole)):
+            return told
         inputs, inputs_half = {}, {}
         constants = set()
         for source, source_half in zip(whole.input, half.input, strict=True):
@@ -151,13 +156,12 @@ class Bench:
                 self._find(self.half, source_half, ours),
             )
             if value is None or value_half is None or value.shape != value_half.shape:
-                return None
+                return told
             inputs[source], inputs_half[source] = value, value_half.astype(value.dtype)
             if source not in theirs and source not in self.feeds:
                 constants.add(source)
         if sum(value.nbytes for value in inputs.values()) > _MAX_BYTES:
-            return None
-        result, result_half = theirs[name], ours[name]
+            return told
         return Operands(whole, inputs, inputs_half, frozenset(constants), result, result_half)
 
     def _find(self, side: Side, name: str, values: Mapping[str, Array]) -> Array | None:
@@ -205,7 +209,7 @@ def find_cause(bench: Bench, operands: Operands) -> Cause:
 
 def _try_inputs(bench: Bench, operands: Operands, error: float, largest: float) -> Cause | None:
     """Return what is different about a node's inputs, if that accounts for the error."""
-    base = bench.compute(operands, operands.inputs)
+    base = bench.compute(operands, operands.inputs) if operands.inputs else None
     if base is None:
         return None
 

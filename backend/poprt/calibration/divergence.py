@@ -30,8 +30,8 @@ _MAX_CHUNKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A node whose inputs agree on both sides, but whose result does not. The cause of one that is
-    not named is empty."""
+    """A node whose inputs agree on both sides, but whose result does not; `node` is that of the
+    float side, which users know."""
 
     node: onnx.NodeProto
     cause: str
@@ -55,7 +55,7 @@ def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
     bench = Bench(half, whole, feeds)
     named = bench.read([result for _, result in first[:MAX_NAMED]]) if first else []
     causes = [find_cause(bench, operands) if operands else None for operands in named]
-    makers = find_makers(half.model.graph)
+    makers, originals = find_makers(half.model.graph), find_makers(whole.model.graph)
     users: dict[str, list[str]] = {}
     for node in half.model.graph.node:
         for name in node.input:
@@ -73,7 +73,8 @@ def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
             Beside.READERS: users.get(result, []),
             Beside.BOTH: [*made_by, *users.get(result, [])],
         }
-        found.append(Divergence(node, cause.text, (node.op_type, *others[cause.beside])))
+        shown = originals.get(result, node)
+        found.append(Divergence(shown, cause.text, (shown.op_type, *others[cause.beside])))
     return found
 
 

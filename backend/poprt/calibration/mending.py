@@ -1,8 +1,9 @@
 """Search for the types of operators that must stay in float for a model in half to be right.
 
 First those are kept that the first differing nodes blame, round by round. Where that is not enough,
-all operators are, and half of them, a quarter and so on: the fewest that are right. At last each
-type that is not needed is left out again.
+all operators are, and half of them, a quarter and so on: the fewest that are right. Then each type
+that is not needed is left out again. All this is done on the batch that is worst; at last the
+choice is checked on all of them, and the search goes on with those that it does not hold for.
 """
 
 from __future__ import annotations
@@ -25,18 +26,28 @@ MAX_TRIALS = 60
 """Maximum number of choices of operators that are tried."""
 MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 20.0, 8.0
 """Time after which no further choice is tried: until one is right, and to leave types out of it."""
+_MARGIN = 0.5
+"""Share of the limit within which a choice must be, if possible: there are other inputs."""
+_MAX_BATCHES = 3
+"""Maximum number of batches on which choices are tried."""
 _FAILURES = (CompileError, LoadError, RunError)
 Types = frozenset[str]
 
 
 def explain(
-    half: Side, whole: Side, feeds: Feeds, outputs: Sequence[Array], renarrow: Renarrow | None
+    half: Side,
+    whole: Side,
+    batches: Sequence[Feeds],
+    outputs: Sequence[Sequence[Array]],
+    worst: int,
+    renarrow: Renarrow | None,
 ) -> str:
     """Return a message about outputs that differ: the first nodes, and what to do.
 
-    `outputs` are those of `whole`.
+    `outputs` are those of `whole` for each of the first batches; the differences are largest in
+    batch number `worst`.
     """
-    divergences = find_divergences(half, whole, feeds)
+    divergences = find_divergences(half, whole, batches[worst])
     named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
     told = (
         f"They first differ at {named}"
@@ -45,7 +56,7 @@ def explain(
     )
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types, or the model in fp32"
-    search = Search(whole, feeds, outputs, renarrow)
+    search = Search(whole, batches[: len(outputs)], outputs, [worst], renarrow)
     # The options of these conversions are not the user's.
     with quieted("poprt"):
         types = search.run(divergences)
@@ -54,17 +65,21 @@ def explain(
 
 @dataclass(slots=True)
 class Search:
-    """Choices of operators that were tried on one batch, and how far their outputs are off.
+    """Choices of operators that were tried, and how far their outputs are off.
 
-    `outputs` are those of `whole`; `renarrow` makes the half side of a choice.
+    `outputs` are those of `whole` for each of `batches`. Choices are tried on the batches of the
+    numbers `tried_on`; `renarrow` makes the half side of a choice.
     """
 
     whole: Side
-    feeds: Feeds
-    outputs: Sequence[Array]
+    batches: Sequence[Feeds]
+    outputs: Sequence[Sequence[Array]]
+    tried_on: list[int]
     renarrow: Renarrow
     _tried: dict[Types, Comparison | None] = field(default_factory=dict)
     _sides: dict[Types, Side] = field(default_factory=dict)
+    _limit: float = _MARGIN * LIMIT
+    _num_tried: int = 0
     _last_seconds: float = 0.0
     _end: float = 0.0
     _start: float = field(default_factory=time.monotonic)
@@ -75,10 +90,52 @@ class Search:
         right."""
         there = frozenset(node.op_type for node in self.whole.model.graph.node) - {"Cast"}
         self._end = time.monotonic() + MAX_SECONDS_TO_MEND
-        right, blamed = self._follow(divergences, there)
-        if right is None:
-            right = self._halve([*blamed, *sorted(there - set(blamed))])
-        return None if right is None else self._prune(right)
+        blamed: list[str] = []
+        while True:
+            right = self._find(divergences, blamed, there)
+            if right is None:
+                return None
+            types = self._prune(right)
+            another = self._check(types)
+            if another is None:
+                return types
+            if another in self.tried_on or len(self.tried_on) == _MAX_BATCHES:
+                return right if self._check(right) is None else None
+            self.tried_on.append(another)
+            self._tried.clear()
+            divergences, blamed = [], sorted(right)
+
+    def _find(
+        self, divergences: Sequence[Divergence], blamed: list[str], there: Types
+    ) -> Types | None:
+        """Return a choice that is right, within half of the limit if there is one."""
+        for limit in (_MARGIN * LIMIT, LIMIT):
+            self._limit = limit
+            if blamed and self._try(frozenset(blamed)):
+                return frozenset(blamed)
+            right, more = self._follow(divergences, blamed, there)
+            if right is None:
+                right = self._halve([*more, *sorted(there - set(more))])
+            if right is not None:
+                return right
+        return None
+
+    def _check(self, types: Types) -> int | None:
+        """Compare on all batches; return the number of one for which a choice is wrong, if any."""
+        try:
+            side = self._sides.get(types) or self.renarrow(types)
+            comparer, results = self._make_comparer(side), side.run(self.batches)
+            errors = [comparer.add(*pair) for pair in zip(results, self.outputs, strict=False)]
+        except _FAILURES as error:
+            self._failure = self._failure or str(error)
+            return self.tried_on[0]
+        self._tried[types] = result = comparer.result("")
+        return max(range(len(errors)), key=lambda i: errors[i]) if result.is_bad else None
+
+    @staticmethod
+    def _make_comparer(side: Side) -> Comparer:
+        names = [value.name for value in side.model.graph.output]
+        return Comparer(names, find_classes(side.model))
 
     def describe(self, types: Types | None) -> str:
         """Return what to do: an option and its error, or how far the search has gone."""
@@ -116,35 +173,35 @@ class Search:
         """Return whether a choice is right; False for one that is not tried because of time."""
         if types not in self._tried:
             start = time.monotonic()
-            is_late = bool(self._tried) and start + self._last_seconds > self._end
-            if is_late or len(self._tried) >= MAX_TRIALS:
+            is_late = bool(self._num_tried) and start + self._last_seconds > self._end
+            if is_late or self._num_tried >= MAX_TRIALS:
                 return False
             self._tried[types] = self._compare(types)
+            self._num_tried += 1
             self._last_seconds = time.monotonic() - start
         result = self._tried[types]
-        return result is not None and not result.is_bad
+        return result is not None and not result.is_bad and result.error <= self._limit
 
     def _compare(self, types: Types) -> Comparison | None:
         try:
             half = self.renarrow(types)
-            (ours,) = half.run([self.feeds])
+            comparer = self._make_comparer(half)
+            results = half.run([self.batches[i] for i in self.tried_on])
+            for ours, i in zip(results, self.tried_on, strict=False):
+                comparer.add(ours, self.outputs[i])
         except _FAILURES as error:
             self._failure = self._failure or str(error)
             return None
         self._sides = {types: half}
-        names = [value.name for value in half.model.graph.output]
-        comparer = Comparer(names, find_classes(half.model))
-        comparer.add(ours, self.outputs)
         return comparer.result("")
 
     def _follow(
-        self, divergences: Sequence[Divergence], there: Types
+        self, divergences: Sequence[Divergence], blamed: list[str], there: Types
     ) -> tuple[Types | None, list[str]]:
         """Keep the blamed operators in float, then those that differ first with these, and so on.
 
         Returns the choice that is right, if there is one, and all that were blamed, in order.
         """
-        blamed: list[str] = []
         for _ in range(MAX_ROUNDS):
             more = [name for each in divergences for name in each.blamed if name in there]
             if set(more) <= set(blamed):
@@ -155,8 +212,9 @@ class Search:
                 return types, blamed
             if types not in self._sides or time.monotonic() + self._last_seconds > self._end:
                 break
+            feeds = self.batches[self.tried_on[0]]
             try:
-                divergences = find_divergences(self._sides[types], self.whole, self.feeds)
+                divergences = find_divergences(self._sides[types], self.whole, feeds)
             except _FAILURES:
                 break
         return None, blamed

@@ -241,7 +241,7 @@ def _compare(
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
             worst = int(np.argmax(errors))
-            reason = explain(half, whole, batches[worst], theirs[worst], renarrow)
+            reason = explain(half, whole, batches, theirs[:count], worst, renarrow)
         advice = "" if drawn is None else f". {OWN_DATA}"
         _log.warning("%s. %s%s", comparison.describe(), reason, advice)
     return comparison

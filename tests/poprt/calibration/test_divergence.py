@@ -115,7 +115,7 @@ def test_without_a_way_to_mend_it_the_first_three_are_named_and_the_option():
     alike, other = ONES, [3, 1, 1, 1]
     half = {f"t{i}": alike if i % 2 == 0 else other for i in range(7)}
     half["t6"] = other
-    told = explain(*sides(model, half, dict.fromkeys(half, alike)), {}, [], None)
+    told = explain(*sides(model, half, dict.fromkeys(half, alike)), [{}], [], 0, None)
     assert told.startswith("They first differ at node 'n1' (Abs)")
     assert "'n5'" in told
     assert "'n6'" not in told
@@ -123,4 +123,6 @@ def test_without_a_way_to_mend_it_the_first_three_are_named_and_the_option():
         "Keep such operators in float with fp16_skip_op_types, or the model in fp32"
     )
     same = dict.fromkeys(half, alike)
-    assert explain(*sides(model, same, same), {}, [], None).startswith("No single node causes it")
+    assert explain(*sides(model, same, same), [{}], [], 0, None).startswith(
+        "No single node causes it"
+    )
