@@ -160,11 +160,11 @@ class Search:
         )
         if there in computed:
             return (
-                f"{text}, not even all of them ({computed[there].error:.2g}): half cannot hold the "
+                f"{text}, not even all of them ({_tell(computed[there])}): half cannot hold the "
                 "inputs, the weights or the outputs; keep the model in fp32"
             )
         return (
-            f"{text}; the best was {_option(best)} with {computed[best].error:.2g}. Compile with "
+            f"{text}; the best was {_option(best)} with {_tell(computed[best])}. Compile with "
             "it and more operators, each compilation searches on from there, or keep the model in "
             "fp32"
         )
@@ -253,6 +253,14 @@ def _iter_groups(names: Sequence[str]) -> Iterable[Types]:
 
 def _option(types: Iterable[str]) -> str:
     return f"--fp16_skip_op_types {','.join(sorted(types))}"
+
+
+def _tell(comparison: Comparison) -> str:
+    """Return what is wrong with a choice."""
+    parts = [f"{comparison.error:.2g}"]
+    parts += [f"{comparison.lost} values lost"] if comparison.lost else []
+    parts += [f"{comparison.misled} labels wrong"] if comparison.misled else []
+    return ", ".join(parts)
 
 
 def _badness(comparison: Comparison) -> tuple[int, int, float]:

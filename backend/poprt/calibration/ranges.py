@@ -244,7 +244,8 @@ def _find_size(known: _Users, name: str) -> Size:
             waiting += [(result, after) for result in node.output if result not in seen]
             seen.update(node.output)
         for size in sizes:
-            if size != Size() and _MIN_SPREAD <= size.spread <= _MAX_SPREAD:
+            is_usual = abs(size.center) <= _MAX_SPREAD >= size.spread >= _MIN_SPREAD
+            if size != Size() and is_usual:
                 return size
     return Size()
 
@@ -256,6 +257,10 @@ def _scale(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> 
     other = _constant(known, node.input[1 - index])
     if other is None:
         return None
+    sizes = np.abs(other.astype(np.float64))
+    is_one = sizes.min() > 0 and sizes.max() <= _MAX_RATIO * sizes.min()
+    if not is_one or (other > 0).any() != (other > 0).all():
+        return None  # weights, a mask, or an embedding of positions
     middle = float(np.median(other))
     if node.op_type in ("Add", "Sub"):
         if node.op_type == "Sub":
@@ -265,9 +270,7 @@ def _scale(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> 
                 else _Scaled(scaled.factor, scaled.added - middle)
             )
         return _Scaled(scaled.factor, scaled.added + middle)
-    sizes = np.abs(other.astype(np.float64))
-    is_scale = sizes.min() > 0 and sizes.max() <= _MAX_RATIO * sizes.min()
-    if not is_scale or (other > 0).any() != (other > 0).all() or (node.op_type == "Div" and index):
+    if node.op_type == "Div" and index:
         return None
     factor = middle if node.op_type == "Mul" else 1 / middle
     if abs(scaled.factor) < 1 and abs(factor) > _MAX_RATIO:

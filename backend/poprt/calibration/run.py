@@ -108,9 +108,12 @@ class Watch:
         )
 
 
-def report(overflows: tuple[Overflow, ...], drawn: str | None) -> None:
+def report(
+    overflows: tuple[Overflow, ...], drawn: str | None, comparison: Comparison | None = None
+) -> None:
     """Log a warning about the nodes, the first of them by name. `drawn` describes made-up inputs;
-    None means the calibration data."""
+    None means the calibration data. `comparison` says whether the outputs are right all the
+    same."""
     if not overflows:
         return
     named = ", ".join(
@@ -118,12 +121,18 @@ def report(overflows: tuple[Overflow, ...], drawn: str | None) -> None:
         for each in overflows[:_MAX_NAMED]
     )
     more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
+    advice = "Keep such operators in float with fp16_skip_op_types, or scale the values down"
+    if comparison is not None and not comparison.is_bad:
+        advice = (
+            f"The outputs agree with float all the same (largest error {comparison.error:.2g}), as "
+            "where masks overflow"
+        )
     _log.warning(
-        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such "
-        "operators in float with fp16_skip_op_types, or scale the values down%s",
+        "with %s results overflow on the chip, where the largest half is 65504: %s%s. %s%s",
         describe_inputs(drawn),
         named,
         more,
+        advice,
         "" if drawn is None else f". {OWN_DATA}",
     )
 
@@ -193,15 +202,19 @@ def calibrate(
     except _FAILURES as error:
         _warn_of_failure(error)
         return Findings()
-    report(overflows, drawn)
     if any(map(_draws, iter_nodes(half.model.graph))):
+        report(overflows, drawn)
         _log.info("outputs in half were not compared with float: each run draws other numbers")
         return Findings(overflows=overflows)
     try:
-        comparison = _compare(half, whole, batches, loud, ours, drawn, renarrow)
+        comparison, theirs, worst = _compare(half, whole, batches, loud, ours, drawn)
     except _FAILURES as error:  # not of the compiled model, which is ready in time
+        report(overflows, drawn)
         _warn_of_failure(error)
         return Findings(overflows=overflows)
+    report(overflows, drawn, comparison)
+    if comparison.is_bad:
+        _explain(comparison, half, whole, batches, theirs, worst, renarrow)
     return Findings(comparison, overflows)
 
 
@@ -225,8 +238,8 @@ def _compare(
     loud: Feeds | None,
     ours: Sequence[Sequence[Array]],
     drawn: str | None,
-    renarrow: Renarrow | None,
-) -> Comparison:
+) -> tuple[Comparison, list[list[Array]], int]:
+    """Return the comparison, the outputs of `whole`, and the number of the worst batch."""
     comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
     count = len(batches)
     theirs = list(whole.run([*batches, *([loud] if loud else [])]))
@@ -236,15 +249,28 @@ def _compare(
         apart = Comparer(comparer.names, comparer.classes)
         apart.add(*pair)
         comparison = replace(comparison, loud=apart.result(_LOUD))
-    if comparison.is_bad:
-        if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
-            reason = "poprt --precision_compare says how far each layer of 8 bits is off"
-        else:
-            worst = int(np.argmax(errors))
-            reason = explain(half, whole, batches, theirs[:count], worst, renarrow)
-        advice = "" if drawn is None else f". {OWN_DATA}"
-        _log.warning("%s. %s%s", comparison.describe(), reason, advice)
-    return comparison
+    return comparison, theirs[:count], int(np.argmax(errors))
+
+
+def _explain(
+    comparison: Comparison,
+    half: Side,
+    whole: Side,
+    batches: Sequence[Feeds],
+    theirs: Sequence[Sequence[Array]],
+    worst: int,
+    renarrow: Renarrow | None,
+) -> None:
+    """Log a warning about outputs that differ, with the reason if it can be found."""
+    if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
+        reason = "poprt --precision_compare says how far each layer of 8 bits is off"
+    else:
+        try:
+            reason = explain(half, whole, batches, theirs, worst, renarrow)
+        except _FAILURES as error:
+            reason = f"The reason was not found: {error}"
+    advice = "" if comparison.drawn is None else f". {OWN_DATA}"
+    _log.warning("%s. %s%s", comparison.describe(), reason, advice)
 
 
 def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:

@@ -293,6 +293,14 @@ FLOATS = np.dtype(np.float32)
         ([node("Relu", "x", "y")], {}, FLOATS, (-6, -2), (2, 6)),
         (pixels("Mul"), {"mul": 1e6}, FLOATS, (-6, -2), (2, 6)),
         (pixels("Mul"), {"mul": 2}, FLOATS, (-6, -2), (2, 6)),
+        (
+            pixels("Add"),
+            {"add": np.array([0, -6e4, -6e4])[:, None, None]},
+            FLOATS,
+            (-6, -2),
+            (2, 6),
+        ),
+        (pixels("Add"), {"add": np.array([9, -9, 9])[:, None, None]}, FLOATS, (-6, -2), (2, 6)),
         (pixels("Mul"), {"mul": np.array([0.001, 1, 5])}, FLOATS, (-6, -2), (2, 6)),
         ([node("Div", "div x", "y")], {"div": 255}, FLOATS, (-6, -2), (2, 6)),
         (
