@@ -49,16 +49,14 @@ def make_text() -> str:
 def _describe(name: str, parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
     yield f"{'#' * level} {name}\n"
     yield f"{_end(parser.description or '')}\n"
+    commands = find_commands(parser)
+    yield f"```text\n{_make_synopsis(name, parser)}\n```\n"
+    actions = sorted(filter(_is_listed, parser._actions), key=lambda a: bool(a.option_strings))  # noqa: SLF001
     if name == "poprt":
         yield "[Options of poprt](poprt-options.md) lists its options.\n"
-        return
-    commands = find_commands(parser)
-    if not commands:
-        yield f"```text\n{_make_synopsis(name, parser)}\n```\n"
-    rows = [describe_option(each) for each in parser._actions if _is_listed(each)]  # noqa: SLF001
-    if rows:
+    elif actions:
         yield "| option | takes | default | meaning |\n| --- | --- | --- | --- |"
-        yield "\n".join(make_row(*row) for row in rows) + "\n"
+        yield "\n".join(make_row(*describe_option(action)) for action in actions) + "\n"
     examples = [] if commands else _find_examples(parser)
     if examples:
         yield "Examples:\n\n<!-- not run: names of the reader's own files -->\n```sh"
@@ -74,12 +72,16 @@ def _is_listed(action: argparse.Action) -> bool:
 
 def _make_synopsis(name: str, parser: argparse.ArgumentParser) -> str:
     """Return the arguments of a command in one line; all options together are in its table."""
-    words = [
-        _describe_argument(action)
-        for action in parser._actions  # noqa: SLF001
-        if _is_listed(action) and not action.option_strings
+    if find_commands(parser):
+        return f"{name} COMMAND [options]"
+    listed = [action for action in parser._actions if _is_listed(action)]  # noqa: SLF001
+    words = [_describe_argument(action) for action in listed if not action.option_strings]
+    required = [
+        f"{action.option_strings[-1]} {action.metavar or action.dest.upper()}"
+        for action in listed
+        if action.required and action.option_strings
     ]
-    return " ".join([name, "[options]", *words])
+    return " ".join([name, *required, "[options]", *words])
 
 
 def _describe_argument(action: argparse.Action) -> str:

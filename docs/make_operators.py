@@ -22,10 +22,11 @@ NEWEST_OPSET = 24
 """Newest opset that the onnx package has for every Python that this project supports."""
 
 HEAD = """\
+<!-- Written by `make docs` from the tables of the code (`backend/simipu/operators/table.py`); do not edit. -->
+
 # Operators
 
-Written by `make docs` from the tables of the code (`backend/simipu/operators/table.py`); do not edit. What
-is compiled here and what the IPU's own compiler takes are two questions: what runs here only is warned of
+What is compiled here and what the IPU's own compiler takes are two questions: what runs here only is warned of
 when it is compiled (`--only_ipu_operators` makes that an error).
 
 - **here**: computed by ONNX Runtime's CPU kernels (1.31), in opsets up to {newest}. *Taken apart*: ONNX

@@ -84,6 +84,8 @@ def _describe_form(action: argparse.Action) -> str:
         return "flag"
     if action.choices is not None:
         return ", ".join(map(str, action.choices))
+    if not action.option_strings:
+        return ""  # the name of an argument says what it takes
     metavar = str(action.metavar or action.dest.upper())
     more = " ..." if action.nargs == "+" else ""
     return " or ".join(f"`{each}{more}`" for each in metavar.split("|"))

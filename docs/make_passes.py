@@ -14,10 +14,12 @@ from poprt.pipeline import CONVERSION, LOWERING, PREPARATION
 FILE = Path(__file__).with_name("passes.md")
 LISTS = (("converter", CONVERSION), ("compiler", PREPARATION), ("lowering", LOWERING))
 HEAD = """\
+<!-- Written by `make docs` from the registry (`backend/poprt/passes`) and the pipeline
+(`backend/poprt/pipeline.py`); do not edit. -->
+
 # Passes
 
-Written by `make docs` from the registry (`backend/poprt/passes`) and the pipeline
-(`backend/poprt/pipeline.py`); do not edit. The *converter* makes the converted graph of the given one,
+The *converter* makes the converted graph of the given one,
 the *compiler* looks at what it is handed once more, and *lowering* makes the placed graph. Each list
 runs from top to bottom. A pass runs always, or where the option is set that switches it on; *ours* has
 no namesake in PopRT.

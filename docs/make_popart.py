@@ -17,10 +17,11 @@ from popart.settings import Field, Settings, describe
 
 FILE = Path(__file__).with_name("popart-reference.md")
 HEAD = """\
+<!-- Written by `make docs` from the tables `backend/popart/options.py` and `backend/popart/graphcore.py`; do not edit. -->
+
 # Options and operators of popart
 
-Written by `make docs` from the tables `backend/popart/options.py` and `backend/popart/graphcore.py`; do not edit. Names
-and defaults are PopART 3.4's. [PopART](popart.md) says what runs and what differs.
+Names and defaults are PopART 3.4's. [PopART](popart.md) says what runs and what differs.
 """
 OPERATORS = """\
 Methods of `builder.aiGraphcore`. Each takes a list of inputs first, unless its row says otherwise, and

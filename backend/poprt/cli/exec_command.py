@@ -115,9 +115,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> Parser:
     """Return the parser of `poprt_exec`."""
-    parser = Parser(prog="poprt_exec", version=describe_poprt(), examples=_EXAMPLES)
+    parser = Parser(
+        prog="poprt_exec",
+        version=describe_poprt(),
+        description="Run compiled models on random inputs.",
+        examples=_EXAMPLES,
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("poprt_run_popef", help="run a PopEF file on random inputs")
+    command = commands.add_parser(
+        "poprt_run_popef",
+        help="run a PopEF file on random inputs",
+        description="Run a PopEF file on random inputs and print latency and throughput.",
+        examples=_EXAMPLES,
+    )
     command.add_path("--popef", type=Path, required=True, metavar="FILE", help="PopEF file to run")
     for option in _OPTIONS:
         option.add_to(command)
