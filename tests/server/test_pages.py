@@ -14,7 +14,7 @@ from poplar_triton.serving.server import TritonServer
 from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/ask.md", "docs/gallery.md"]
+PAGES = ["README.md", "docs/index.md", "docs/ask.md", "docs/gallery.md"]
 """Pages about the example models, in the project's folder."""
 BLOCKS = [block for page in PAGES for block in read_blocks(ROOT / page)]
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
