@@ -35,6 +35,8 @@ _MAX_CARD_COLUMNS = 6
 """More columns are figures, which are compared from row to row: such a table scrolls."""
 _TEXT_LENGTH = 40
 """Characters of a cell that is a text: with fewer, the columns fit side by side."""
+_WORDS_LENGTH = 20
+"""Characters of an option with its value, or the like, that stays in one line."""
 _NAME_LENGTH = 30
 """Characters of a name that a column holds: longer ones break behind `_`, `.`, `/` and `=`."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -109,7 +111,8 @@ def _mark_code(match: re.Match[str]) -> str:
     text = match[1]
     places = "[,/=_.]" if len(_get_text(text)) > _NAME_LENGTH else ","
     text = re.sub(rf"(?<={places})(?=[^<>]+(?:<|$))", "<wbr>", text)
-    return f"<code{'' if ' ' in text or '<wbr>' in text else ' data-name'}>{text}</code>"
+    is_name = "<wbr>" not in text and (" " not in text or len(text) <= _WORDS_LENGTH)
+    return f"<code{' data-name' if is_name else ''}>{text}</code>"
 
 
 def _get_text(html: str) -> str:

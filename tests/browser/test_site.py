@@ -39,7 +39,7 @@ def open_page(browser, page: str, width: int = WIDE) -> None:
     browser.wait_for("return document.readyState == 'complete'")
 
 
-@pytest.mark.parametrize("page", ["commands", "configuration", "poprt-options", "metrics"])
+@pytest.mark.parametrize("page", ["commands", "configuration"])
 def test_names_in_tables_are_not_broken(site, browser, page):
     open_page(browser, (site / f"{page}.html").as_uri())
     broken = browser.run(
@@ -50,7 +50,7 @@ def test_names_in_tables_are_not_broken(site, browser, page):
     assert broken == []
 
 
-@pytest.mark.parametrize("page", ["configuration", "commands", "savedmodel", "errors", "api/popef"])
+@pytest.mark.parametrize("page", ["configuration", "savedmodel", "api/popef"])
 def test_tables_of_texts_fit_a_telephone(site, browser, page):
     open_page(browser, (site / f"{page}.html").as_uri(), NARROW)
     browser.wait_for("return document.querySelector('.md-typeset__scrollwrap') || 1")
@@ -87,30 +87,35 @@ def test_the_diagram_has_the_colours_of_the_page_and_fits(site, browser, scheme,
     browser.prefer("light")
 
 
-def search(browser, page: str, words: str) -> list[str]:
-    """Return the pages and sections that the search finds, best first."""
-    open_page(browser, f"{page}?q={words}")
-    browser.run("document.querySelector('.md-search__input').focus()")
-    results = "[...document.querySelectorAll('.md-search-result__item a')].map(a => a.href)"
-    browser.wait_for(f"return {results}.length > 0")
-    found = browser.run(f"return {results}")
-    return [link.rpartition("/")[2].replace(f"?h={words}", "").partition("?")[0] for link in found]
+def search(browser, words: str) -> list[str]:
+    """Return the pages that the search finds, best first."""
+    results = "[...document.querySelectorAll('.md-search-result__item a')]"
+    browser.run(
+        f"{results}.forEach(link => link.dataset.before = 1);"
+        "const field = document.querySelector('.md-search__input'); field.focus();"
+        "field.value = arguments[0]; field.dispatchEvent(new Event('keyup'));",
+        words,
+    )
+    browser.wait_for(
+        f"const found = {results}; return found.length > 0 && !found.some(link => link.dataset.before)"
+    )
+    links = browser.run(f"return {results}.map(link => link.href)")
+    return [link.rpartition("/")[2].partition("?")[0].partition("#")[0] for link in links]
 
 
 def test_the_search_works_in_pages_that_are_opened_as_files(site, browser):
-    assert "configuration.html" in search(browser, (site / "index.html").as_uri(), "sim_memory_mib")
+    open_page(browser, (site / "index.html").as_uri())
+    assert "configuration.html" in search(browser, "sim_memory_mib")
 
 
-@pytest.mark.parametrize(
-    ("words", "page"),
-    [
+def test_the_search_finds_messages_and_names(address, browser):
+    open_page(browser, f"{address}/index.html")
+    for words, page in (
         ("out of memory", "errors.html"),
         ("request timeout expired", "errors.html"),
-        ("unexpected shape for input", "errors.html"),
-        ("receiving FP16 data via JSON is not supported", "errors.html"),
+        ("unexpected shape for input 'x' for model 'm'", "errors.html"),
+        ("poprt: error: model.onnx is not a valid ONNX model", "errors.html"),
         ("poplar_requests_total", "metrics.html"),
         ("--on-dead-stub", "operations.html"),
-    ],
-)
-def test_the_search_finds_a_message(address, browser, words, page):
-    assert search(browser, f"{address}/index.html", words)[0] == page
+    ):
+        assert search(browser, words)[0] == page, words
