@@ -8,8 +8,7 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import infer_shapes
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN, infer_shapes
 
 
 class Builder:

@@ -1,8 +1,9 @@
 """ONNX graphs: the functions that every room needs to read or rewrite them.
 
-They cover makers and users, bodies, attributes, opset, names, replacement, building, shapes, and
-weights outside the messages. Nothing here knows a chip, a precision, or the cost of an operator.
-Graphs are `onnx.GraphProto`, which users' scripts and passes know.
+They cover makers and users, bodies, attributes, opset, names, views and editors of graphs,
+replacement, building, shapes, and weights outside the messages. Nothing here knows a precision, or
+the cost of an operator; of the chip only the domain of its operators is known. Graphs are
+`onnx.GraphProto`, which users' scripts and passes know.
 """
 
 from onnxgraph.admission import check_graph, check_tensors_only, check_texts
@@ -34,6 +35,7 @@ from onnxgraph.edit import (
     spell_domains,
     without_weights,
 )
+from onnxgraph.editor import GraphEditor, is_movable, join_weights
 from onnxgraph.inference import (
     MAX_TRIPS,
     Value,
@@ -49,7 +51,9 @@ from onnxgraph.inference import (
     register_stand_in,
     remember_inferences,
 )
+from onnxgraph.names import NameScope, NodeBuilder, drop_unread, take_name
 from onnxgraph.nodes import (
+    CHIP_DOMAIN,
     FLOAT_TYPES,
     STANDARD_DOMAINS,
     GraphError,
@@ -73,6 +77,20 @@ from onnxgraph.nodes import (
     iter_tensors,
     sort_nodes,
     used_names,
+)
+from onnxgraph.views import (
+    INTEGER_TYPES,
+    NUMBER_ATTRIBUTES,
+    NUMPY_FLOATS,
+    GraphView,
+    Shape,
+    constant_of,
+    find_schema,
+    find_value,
+    is_operator,
+    is_untrained,
+    type_name,
+    types_of,
 )
 from onnxgraph.weights import (
     LARGE,
@@ -99,16 +117,25 @@ from onnxgraph.writing import ModelWriter, write_with_data
 from popef._tools.version import __version__ as __version__
 
 __all__ = [
+    "CHIP_DOMAIN",
     "FLOAT_TYPES",
+    "INTEGER_TYPES",
     "LARGE",
     "LARGE_BYTES",
     "MAX_TRIPS",
+    "NUMBER_ATTRIBUTES",
+    "NUMPY_FLOATS",
     "OUTLINED_TYPES",
     "STANDARD_DOMAINS",
     "Chain",
+    "GraphEditor",
     "GraphError",
     "GraphTooLargeError",
+    "GraphView",
     "ModelWriter",
+    "NameScope",
+    "NodeBuilder",
+    "Shape",
     "Value",
     "__version__",
     "attribute",
@@ -120,6 +147,7 @@ __all__ = [
     "check_tensors_only",
     "check_texts",
     "collect_values",
+    "constant_of",
     "copy_with_weights",
     "count_bytes",
     "count_trips",
@@ -128,6 +156,7 @@ __all__ = [
     "drop_attribute",
     "drop_functions",
     "drop_initializers",
+    "drop_unread",
     "drop_unread_nodes",
     "drop_weight_inputs",
     "drop_weights",
@@ -138,7 +167,9 @@ __all__ = [
     "find_makers",
     "find_makers_anywhere",
     "find_opset",
+    "find_schema",
     "find_users",
+    "find_value",
     "forget_values",
     "fresh_name",
     "graph_values",
@@ -149,7 +180,10 @@ __all__ = [
     "infer_shapes",
     "inline",
     "is_lent",
+    "is_movable",
+    "is_operator",
     "is_outlined",
+    "is_untrained",
     "iter_any_bodies",
     "iter_bodies",
     "iter_defined",
@@ -158,6 +192,7 @@ __all__ = [
     "iter_reads",
     "iter_shapes",
     "iter_tensors",
+    "join_weights",
     "keep_opsets",
     "keep_outputs",
     "lend_weights",
@@ -183,6 +218,9 @@ __all__ = [
     "set_shape",
     "sort_nodes",
     "spell_domains",
+    "take_name",
+    "type_name",
+    "types_of",
     "used_names",
     "without_weights",
     "write_with_data",

@@ -23,6 +23,8 @@ class GraphTooLargeError(GraphError):
     """A graph needs more time or memory than the limits allow."""
 
 
+CHIP_DOMAIN = "ai.graphcore"
+"""Domain name of the operators of the chip's own compiler, PopART's opset."""
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """Types of the floats that models are computed in."""
 MAX_DEPTH = 16

@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx
-from onnxgraph import attribute, graph_values, infer_shapes, iter_bodies
+from onnxgraph import CHIP_DOMAIN, attribute, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, Family, find_operator
+from simipu.operators import Family, find_operator
 
 Shapes = Sequence[Sequence[int]]
 Count = Callable[[onnx.NodeProto, Shapes, Shapes], int]

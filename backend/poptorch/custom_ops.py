@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN
 
 from poptorch.errors import Error
 from poptorch.tracing import isRunningOnIpu

@@ -9,7 +9,7 @@ from typing import Any, Final
 import onnx
 import torch
 from onnx import helper
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN
 
 from poptorch._logging import TRACE, logger
 

@@ -13,8 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import iter_reads, sort_nodes
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN, iter_reads, sort_nodes
 
 from poptorch import bodies
 from poptorch.placement import Placement

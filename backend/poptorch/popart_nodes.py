@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import infer_shapes, rename, replace_nodes
+from onnxgraph import CHIP_DOMAIN, infer_shapes, rename, replace_nodes
 from popart import popart_exception
 from popart.lowering import LoweringOptions, lower
-from simipu.operators import CHIP_DOMAIN
 
 from poptorch.errors import Error
 

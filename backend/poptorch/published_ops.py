@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN
 from torch._higher_order_ops import while_loop
 
 from poptorch.custom_ops import register_op_body

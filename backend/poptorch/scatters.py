@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
-from simipu.operators import CHIP_DOMAIN
+from onnxgraph import CHIP_DOMAIN
 
 from poptorch._logging import TRACE, logger
 from poptorch.graph_text import describe_call

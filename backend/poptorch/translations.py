@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import torch
 from onnx import TensorProto
+from onnxgraph import CHIP_DOMAIN
 from poprt.passes import retype_floats
-from simipu.operators import CHIP_DOMAIN
 
 from poptorch import (
     arithmetic,

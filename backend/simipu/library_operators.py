@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import STANDARD_DOMAINS, register_domain_shapes
+from onnxgraph import CHIP_DOMAIN, STANDARD_DOMAINS, register_domain_shapes
 
 from simipu.demand import Spec, find_specs
 from simipu.errors import LoadError
 from simipu.libraries import LIBRARIES, OperatorLibrary, registered_libraries
 from simipu.numerics.kernels import KERNELS
-from simipu.operators import CHIP_DOMAIN, Operator
+from simipu.operators import Operator
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.formulas.work import Context, Work

@@ -6,12 +6,11 @@ import onnx
 import pytest
 from chip_models import build, run
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import collect_values
+from onnxgraph import CHIP_DOMAIN, collect_values
 from poprt.passes import get_pass
 from simipu import CompileError
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import FORMATS, decode, encode
-from simipu.operators import CHIP_DOMAIN
 
 RANDOM = np.random.default_rng(0)
 OPSETS = [11, *(pytest.param(opset, marks=pytest.mark.slow) for opset in (13, 17)), 20]

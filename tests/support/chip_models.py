@@ -7,10 +7,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
-from onnxgraph import infer_shapes
+from onnxgraph import CHIP_DOMAIN, infer_shapes
 from simipu.numerics import Numerics
 from simipu.numerics.lowering import lower
-from simipu.operators import CHIP_DOMAIN
 
 
 def build(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx
 from onnx import defs, numpy_helper
-from onnxgraph import attribute
+from onnxgraph import CHIP_DOMAIN, attribute
 from simipu import is_library_domain
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.operators import CHIP_OPERATORS
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from popart.errors import popart_exception, popart_internal_exception, poplar_exception

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnxgraph import (
+    CHIP_DOMAIN,
     FLOAT_TYPES,
     STANDARD_DOMAINS,
     count_bytes,
@@ -24,7 +25,6 @@ from onnxgraph import (
 )
 from poprt.passes import get_pass
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN
 
 from popart.errors import popart_exception
 from popart.lowering import (  # noqa: F401 - their rules register themselves

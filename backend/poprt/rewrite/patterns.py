@@ -27,13 +27,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx
-from onnxgraph import attribute
+from onnxgraph import GraphEditor, GraphView, NodeBuilder, attribute, is_operator
 from simipu.operators import operator_of
 
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import GraphView, is_operator
 
 _TOLERANCE = 1e-3
 """Relative tolerance of the number in a product: exporters round constants, some to half."""

@@ -8,14 +8,21 @@ from typing import ClassVar
 
 import onnx
 from onnx import helper
-from onnxgraph import infer_shapes, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import (
+    CHIP_DOMAIN,
+    GraphEditor,
+    GraphView,
+    NameScope,
+    drop_unread,
+    infer_shapes,
+    is_operator,
+    iter_bodies,
+    iter_nodes,
+    replace_nodes,
+)
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import Pass
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NameScope, drop_unread
-from poprt.rewrite.views import GraphView, is_operator
 
 _CHIP_VERSION = 1
 """Version of the chip's domain: PopART's own opset has no other."""

@@ -11,8 +11,6 @@ from onnxgraph import attribute
 
 from simipu.errors import CompileError
 
-CHIP_DOMAIN = "ai.graphcore"
-"""Domain name of PopART's opset."""
 LARGEST = 2**31 - 1
 """Maximum of a size: the chip counts in 32 bits."""
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, attribute, like_first_input, register_stand_in
+from onnxgraph import CHIP_DOMAIN, Chain, attribute, like_first_input, register_stand_in
 
-from simipu.operators.attributes import CHIP_DOMAIN, LARGEST, read_axis, read_size, refuse
+from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
 from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing

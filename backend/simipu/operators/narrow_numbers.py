@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, register_stand_in
+from onnxgraph import CHIP_DOMAIN, Chain, register_stand_in
 
-from simipu.operators.attributes import CHIP_DOMAIN, read_choice, read_size, refuse
+from simipu.operators.attributes import read_choice, read_size, refuse
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves

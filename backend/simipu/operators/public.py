@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from simipu.operators.attributes import CHIP_DOMAIN as CHIP_DOMAIN
 from simipu.operators.entry import Family as Family
 from simipu.operators.entry import Operator as Operator
 from simipu.operators.entry import Rounding as Rounding

@@ -12,10 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnxgraph import STANDARD_DOMAINS
+from onnxgraph import CHIP_DOMAIN, STANDARD_DOMAINS
 
 from simipu.operators import counts, extremes, guards
-from simipu.operators.attributes import CHIP_DOMAIN
 from simipu.operators.counts import Count
 from simipu.operators.entry import Formula, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts

@@ -16,9 +16,9 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, Value, register_stand_in
+from onnxgraph import CHIP_DOMAIN, Chain, Value, register_stand_in
 
-from simipu.operators.attributes import CHIP_DOMAIN, read_axis, read_size, read_sizes
+from simipu.operators.attributes import read_axis, read_size, read_sizes
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.work import Context, Work

@@ -5,10 +5,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import CHIP_DOMAIN
 from poprt import Compiler, CompilerOptions, Converter, runtime
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, decode, encode
-from simipu.operators import CHIP_DOMAIN
 
 BATCH, TOKENS, HEADS, SIZE = 2, 5, 2, 4
 WIDTH = HEADS * SIZE

@@ -3,9 +3,7 @@
 import onnx
 import pytest
 from onnx import TensorProto, parser
-from onnxgraph import infer_shapes
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NameScope
+from onnxgraph import GraphEditor, NameScope, infer_shapes
 from poprt.rewrite.patterns import AnyOf, Once, Op, PatternRule, Through, Times, Var
 
 X, Y = Var("x"), Var("y")

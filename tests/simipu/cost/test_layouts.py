@@ -12,10 +12,10 @@ import onnx
 import pytest
 from cost_models import C600, cycles
 from exported_graphs import bert_like, deberta_like
+from onnxgraph import CHIP_DOMAIN
 from poprt import Converter
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, OperatorCost
-from simipu.operators import CHIP_DOMAIN
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from networks import Builder

@@ -6,16 +6,9 @@ import onnx
 import pytest
 from chip_models import build, run
 from onnx import TensorProto, helper
-from onnxgraph import collect_values
+from onnxgraph import CHIP_DOMAIN, collect_values
 from simipu.numerics import Numerics
-from simipu.operators import (
-    CHIP_DOMAIN,
-    CHIP_OPERATORS,
-    OPERATORS,
-    Operator,
-    find_operator,
-    operator_of,
-)
+from simipu.operators import CHIP_OPERATORS, OPERATORS, Operator, find_operator, operator_of
 
 F, H, B, I32 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT32
 OPSETS = [11, 13, 17, 20]

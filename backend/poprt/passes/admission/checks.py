@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx
 from onnx import TensorProto
 from onnxgraph import (
+    CHIP_DOMAIN,
     STANDARD_DOMAINS,
     GraphError,
     GraphTooLargeError,
+    GraphView,
+    NameScope,
     check_graph,
     drop_functions,
     find_inputs,
@@ -27,7 +30,7 @@ from onnxgraph import (
 )
 from simipu import CompileError, CompileMemoryError, GraphOptions, is_library_domain, measure
 from simipu.numerics import OLDEST_OPSET, QUARTERS
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, operator_of
+from simipu.operators import CHIP_OPERATORS, operator_of
 
 from poprt.passes.admission.ipu_operators import Forms, describe_missing, find_refused_attributes
 from poprt.passes.folding.elimination import RemoveDuplicatedInitializer
@@ -42,8 +45,6 @@ from poprt.rewrite.explanations import (
     find_source_inputs,
     raise_for_branch,
 )
-from poprt.rewrite.names import NameScope
-from poprt.rewrite.views import GraphView
 
 _TYPES = frozenset(
     getattr(TensorProto, name)

@@ -20,9 +20,9 @@ from typing import Any
 
 import onnx
 from onnx import AttributeProto, defs
-from onnxgraph import STANDARD_DOMAINS, iter_nodes
+from onnxgraph import CHIP_DOMAIN, STANDARD_DOMAINS, iter_nodes
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, IPU_COPY, find_operator
+from simipu.operators import IPU_COPY, find_operator
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",

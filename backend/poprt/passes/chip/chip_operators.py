@@ -9,17 +9,23 @@ from typing import ClassVar
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import FLOAT_TYPES, attribute, iter_bodies
+from onnxgraph import (
+    CHIP_DOMAIN,
+    FLOAT_TYPES,
+    GraphEditor,
+    NameScope,
+    NodeBuilder,
+    attribute,
+    is_operator,
+    iter_bodies,
+)
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, OPERATORS
+from simipu.operators import OPERATORS
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.patterns import Match, Once, Op, PatternRule, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_operator
 
 
 class _Renaming(GraphRule):

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnxgraph import attribute, change_values, iter_nodes, register_change
+from onnxgraph import GraphView, NodeBuilder, attribute, change_values, iter_nodes, register_change
 from onnxgraph.opsets import BATCH_NORMALIZATION_IS_PER_CHANNEL, CLIP_TAKES_BOUNDS
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import GraphView
 
 _HALF = np.finfo(np.float16)
 _SIX = 6

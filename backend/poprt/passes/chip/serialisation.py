@@ -13,14 +13,12 @@ from typing import Any
 
 import onnx
 from onnx import helper
+from onnxgraph import GraphEditor, NodeBuilder, Shape
 from simipu import CompileError
 from simipu.numerics import QUARTERS
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import Shape
 
 INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
     "input_channels",

@@ -11,6 +11,9 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import (
+    CHIP_DOMAIN,
+    NameScope,
+    NodeBuilder,
     element_bytes,
     find_inputs,
     graph_values,
@@ -19,12 +22,10 @@ from onnxgraph import (
     replace_nodes,
 )
 from simipu import TARGETS, CompileError
-from simipu.operators import CHIP_DOMAIN
 
 from poprt._names import sHostConcatRunnerConfig
 from poprt.passes.chip.chip_operators import add_remap
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.rules import declare_chip
 
 Group = Sequence[Any]

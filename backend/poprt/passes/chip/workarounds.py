@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute
+from onnxgraph import INTEGER_TYPES, GraphView, NodeBuilder, Shape, attribute, type_name
 from simipu.operators import names_where
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.patterns import Op, Var
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import WHOLE, GraphView, Shape, type_name
 
 _SETTINGS = frozenset(
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSumSquare Resize".split()
@@ -53,7 +51,7 @@ class WidenIntegers(NodeRule):
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if it needs a wider type."""
         given = view.type(node.input[0])
-        wide = _find_wide(node.op_type, given, view.opset) if given in WHOLE else given
+        wide = _find_wide(node.op_type, given, view.opset) if given in INTEGER_TYPES else given
         if wide == given:
             return None
         is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
@@ -103,7 +101,7 @@ class FloatOpsWorkaround(NodeRule):
         """Return the node between Casts, if it reads integers."""
         result = view.type(node.output[0])
         count = 1 if node.op_type in _SETTINGS else len(node.input)
-        wide = [place for place in range(count) if view.type(node.input[place]) in WHOLE]
+        wide = [place for place in range(count) if view.type(node.input[place]) in INTEGER_TYPES]
         if not wide or 0 not in wide:
             return None
         return _compute_in(TensorProto.FLOAT, node, wide, result or view.type(node.input[0]), view)

@@ -20,8 +20,11 @@ from onnxgraph import (
     LARGE,
     OUTLINED_TYPES,
     STANDARD_DOMAINS,
+    GraphView,
+    NameScope,
     attribute,
     change_without_weights,
+    constant_of,
     drop_initializers,
     element_bytes,
     forget_values,
@@ -43,8 +46,6 @@ from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, rea
 from poprt.passes.folding.elimination import EliminateNopIf
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import OF_SHAPES, raise_for_branch
-from poprt.rewrite.names import NameScope
-from poprt.rewrite.views import GraphView, constant_of
 
 _MAX_ROUNDS = 64
 """Maximum number of rounds. Computed values may give shapes that make more nodes constant; a known

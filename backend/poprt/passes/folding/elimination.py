@@ -16,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     FLOAT_TYPES,
     STANDARD_DOMAINS,
+    GraphEditor,
+    NameScope,
     attribute,
     describe_place,
     drop_initializers,
@@ -24,6 +26,7 @@ from onnxgraph import (
     has_data,
     infer_shapes,
     is_outlined,
+    is_untrained,
     iter_bodies,
     iter_defined,
     iter_graphs,
@@ -39,11 +42,8 @@ from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.explanations import OF_SHAPES
-from poprt.rewrite.names import NameScope
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_untrained
 
 _MAX_COMPARED_BYTES = 1 << 16
 """Maximum size of a node's attributes. Constants in them have become initializers before."""

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnxgraph import attribute
+from onnxgraph import GraphEditor, attribute, is_untrained
 from onnxgraph.opsets import DROPOUT_NEVER_TRAINS, DROPOUT_TAKES_MODE, PAD_TAKES_SIZES
 from simipu.operators import names_where, operator_of
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_untrained
 
 
 class _Bypass(GraphRule):

@@ -17,6 +17,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     STANDARD_DOMAINS,
+    NameScope,
+    NodeBuilder,
     attribute,
     graph_values,
     infer_shapes,
@@ -34,7 +36,6 @@ from popef._tools.arrays import Array
 from poprt.passes.folding.constants import ConstantFolding
 from poprt.passes.folding.small_constants import MAX_ELEMENTS, SmallConstants
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import NameScope, NodeBuilder
 
 _NO_TENSORS = names_where(lambda entry: not entry.tensors_only)
 _MAX_ROUNDS = 8

@@ -11,15 +11,22 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import FLOAT_TYPES, has_data, read_array
+from onnxgraph import (
+    FLOAT_TYPES,
+    GraphEditor,
+    Shape,
+    has_data,
+    is_movable,
+    is_operator,
+    join_weights,
+    read_array,
+)
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.elimination import run_unoptimised
 from poprt.rewrite.base import register
-from poprt.rewrite.editor import GraphEditor, is_movable, join_weights
 from poprt.rewrite.patterns import Once, Op, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import Shape, is_operator
 
 _VIEWS = ("Identity", "Reshape", "Transpose")
 """Operators that may stand between a projection and the product of queries and keys."""

@@ -7,13 +7,22 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import helper
-from onnxgraph import Chain, attribute, infer_shapes, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import (
+    CHIP_DOMAIN,
+    Chain,
+    GraphView,
+    NameScope,
+    attribute,
+    infer_shapes,
+    iter_bodies,
+    iter_nodes,
+    replace_nodes,
+    types_of,
+)
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, has_past
+from simipu.operators import has_past
 
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import NameScope
-from poprt.rewrite.views import GraphView, types_of
 
 _BEFORE_STATES = 2
 """Number of inputs of a Loop and its body before the loop state: trip count and condition. A body

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute, find_inputs, set_attribute
+from onnxgraph import GraphEditor, attribute, find_inputs, set_attribute
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.nops import keeps_shape, permutation
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.rules import GraphRule
 
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")

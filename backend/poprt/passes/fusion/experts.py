@@ -9,14 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnxgraph import has_data, read_array
+from onnxgraph import GraphEditor, NodeBuilder, Shape, has_data, is_operator, read_array
 from simipu.operators import operator_of
 
 from poprt.passes.fusion.merging import NamedMerge
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NodeBuilder
-from poprt.rewrite.views import Shape, is_operator
 
 _COUNT = 4
 _MAX_NODES = 256

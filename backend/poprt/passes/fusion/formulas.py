@@ -10,16 +10,21 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import LARGE, attribute, has_data, read_array
+from onnxgraph import (
+    CHIP_DOMAIN,
+    LARGE,
+    GraphEditor,
+    GraphView,
+    NodeBuilder,
+    attribute,
+    has_data,
+    read_array,
+)
 from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
-from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.patterns import AnyOf, Match, Once, Op, Pattern, PatternRule, Times, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import GraphView
 
 _TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Constants of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute, has_data, read_array
+from onnxgraph import NUMPY_FLOATS, GraphEditor, attribute, has_data, is_operator, read_array
 from onnxgraph.opsets import GEMM_BROADCASTS
 from simipu.operators import names_where
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import FLOATS, is_operator
 
 _MATRIX = 2
 """Rank of a matrix."""
@@ -25,7 +23,7 @@ _MATRIX = 2
 def _weight(view: GraphEditor, name: str) -> Array | None:
     """Return the values of a float constant of any size; None for other tensors."""
     tensor = view.tensor(name) if name else None
-    if tensor is None or tensor.data_type not in FLOATS or not has_data(tensor):
+    if tensor is None or tensor.data_type not in NUMPY_FLOATS or not has_data(tensor):
         return None
     return read_array(tensor)
 

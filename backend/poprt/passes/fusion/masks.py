@@ -9,16 +9,26 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import FLOAT_TYPES, attribute, find_inputs, has_data, iter_nodes, read_array
+from onnxgraph import (
+    CHIP_DOMAIN,
+    FLOAT_TYPES,
+    GraphEditor,
+    GraphView,
+    NameScope,
+    NodeBuilder,
+    attribute,
+    find_inputs,
+    has_data,
+    is_movable,
+    is_operator,
+    iter_nodes,
+    read_array,
+)
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
-from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import register
-from poprt.rewrite.editor import GraphEditor, is_movable
-from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.patterns import AnyOf, Op, Operand, Pattern, Through, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import GraphView, is_operator
 
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""

@@ -9,14 +9,21 @@ from typing import ClassVar
 
 import onnx
 from onnx import helper
-from onnxgraph import attribute, iter_defined, iter_reads, rename, set_attribute
+from onnxgraph import (
+    GraphEditor,
+    NodeBuilder,
+    attribute,
+    is_operator,
+    iter_defined,
+    iter_reads,
+    join_weights,
+    rename,
+    set_attribute,
+)
 from simipu import CompileError
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.editor import GraphEditor, join_weights
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_operator
 
 _MATRIX_RANK = 2
 

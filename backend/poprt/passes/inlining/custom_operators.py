@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 from onnxgraph import (
+    CHIP_DOMAIN,
     STANDARD_DOMAINS,
     attribute,
     find_opset,
@@ -24,9 +25,9 @@ from onnxgraph import (
     rename,
     replace_nodes,
     set_attribute,
+    take_name,
 )
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.passes.inlining.functions import (
@@ -37,7 +38,6 @@ from poprt.passes.inlining.functions import (
     ModelFunctions,
 )
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import take_name
 
 _BODIES: dict[tuple[str, str], Body] = {}
 

@@ -15,6 +15,7 @@ from itertools import groupby
 import onnx
 from onnx import AttributeProto, defs, helper
 from onnxgraph import (
+    CHIP_DOMAIN,
     STANDARD_DOMAINS,
     find_opset,
     iter_bodies,
@@ -25,7 +26,7 @@ from onnxgraph import (
     replace_nodes,
 )
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.operators import CHIP_OPERATORS
 
 from poprt.passes.opsets.conversion import ConvertVersion, convert_by_onnx
 

@@ -12,6 +12,7 @@ from onnxgraph import (
     FLOAT_TYPES,
     GraphError,
     attribute,
+    constant_of,
     drop_weight_inputs,
     find_users,
     fresh_name,
@@ -34,7 +35,6 @@ from onnxgraph import (
 from simipu import CompileError
 
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.views import constant_of
 from poprt.rewrite.weights import MAXIMUM_IR_VERSION
 
 MINIMUM_IR_VERSION = 8

@@ -19,6 +19,7 @@ from typing import Any
 import onnx
 from onnx import helper
 from onnxgraph import (
+    CHIP_DOMAIN,
     Value,
     attribute,
     find_inputs,
@@ -37,7 +38,7 @@ from onnxgraph import (
 from simipu import MAX_IPUS, CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.numerics import QUARTERS
-from simipu.operators import CHIP_DOMAIN, IPU_COPY, operator_of
+from simipu.operators import IPU_COPY, operator_of
 from simipu.placement import (
     IPU_ATTRIBUTE,
     STAGE_ATTRIBUTE,

@@ -16,6 +16,7 @@ from onnx import AttributeProto, TensorProto, defs, helper
 from onnxgraph import (
     LARGE,
     STANDARD_DOMAINS,
+    GraphView,
     attribute,
     change_without_weights,
     drop_attribute,
@@ -23,6 +24,7 @@ from onnxgraph import (
     is_outlined,
     iter_bodies,
     iter_nodes,
+    type_name,
 )
 from onnxgraph.opsets import SCAN_HAS_NO_BATCH, SOFTMAX_HAS_ONE_AXIS
 from simipu import CompileError
@@ -34,7 +36,6 @@ from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import GraphView, type_name
 
 _ONNX_ERRORS = (
     onnx.checker.ValidationError,

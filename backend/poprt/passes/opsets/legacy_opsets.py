@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import STANDARD_DOMAINS, attribute, find_opset, iter_nodes
+from onnxgraph import STANDARD_DOMAINS, GraphView, attribute, find_opset, find_value, iter_nodes
 from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 from simipu import CompileError
 
@@ -22,7 +22,6 @@ from poprt.passes.opsets.older_forms import NoOlderFormError, Older, Rule, rule
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import GraphView, find_value
 
 OLDEST_KEPT = 7
 """Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""

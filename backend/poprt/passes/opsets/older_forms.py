@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute
+from onnxgraph import NUMBER_ATTRIBUTES, GraphView, NodeBuilder, Shape, attribute, find_value
 from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAKE_AXES
 
 from popef._tools.arrays import Array
-from poprt.rewrite.names import NodeBuilder
-from poprt.rewrite.views import NUMBER_ATTRIBUTES, GraphView, Shape, find_value
 
 
 class NoOlderFormError(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph import NodeBuilder
 from onnxgraph.opsets import (
     GROUP_NORMALIZATION_SCALES_CHANNELS,
     OPTIONAL_EXISTS,
@@ -18,7 +19,6 @@ from onnxgraph.opsets import (
 
 from poprt.passes.chip.workarounds import ReplaceEinsumWithMatmul
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older, rule
-from poprt.rewrite.names import NodeBuilder
 
 Spelling = Callable[[Older, NodeBuilder], None]
 _MAX_MASKED = 1 << 26

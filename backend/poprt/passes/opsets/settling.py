@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import attribute, drop_attribute, infer_shapes, iter_graphs, set_attribute
+from onnxgraph import (
+    NUMPY_FLOATS,
+    GraphView,
+    NodeBuilder,
+    attribute,
+    drop_attribute,
+    infer_shapes,
+    iter_graphs,
+    set_attribute,
+)
 from onnxgraph.opsets import EXPAND_EXISTS, PAD_TAKES_SIZES
 from simipu import CompileError
 from simipu.operators import Family, names_where
 
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
-from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import FLOATS, GraphView
 
 _POOLS = names_where(lambda entry: entry.family is Family.POOL)
 _settle = partial(register, stage=Stage.INTERFACE, default=True, is_ours=True)
@@ -90,7 +97,7 @@ class SettleWindows(_Reshaping):
             pads = [before for before, _ in found] + [behind for _, behind in found]
             kind = view.type(node.input[0])
             if (
-                kind in FLOATS
+                kind in NUMPY_FLOATS
                 and view.opset >= PAD_TAKES_SIZES
                 and _is_padded_apart(node, pads, kernel)
             ):

@@ -15,6 +15,10 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import (
+    CHIP_DOMAIN,
+    GraphView,
+    NameScope,
+    NodeBuilder,
     find_inputs,
     find_opset,
     forget_values,
@@ -27,7 +31,7 @@ from onnxgraph import (
     set_shape,
 )
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, operator_of
+from simipu.operators import operator_of
 
 from poprt.passes.fusion.masks import find_mask_inputs
 from poprt.passes.packing.token_flow import (
@@ -44,9 +48,7 @@ from poprt.passes.packing.token_flow import (
 )
 from poprt.passes.pattern_helper import PatternMatcher
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.rules import declare_chip
-from poprt.rewrite.views import GraphView
 
 LENGTHS = "unpack_info"
 """Input with the lengths of the samples; published runners know this name."""

@@ -25,12 +25,11 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnxgraph import attribute
+from onnxgraph import GraphView, Shape, attribute
 from simipu.operators import operator_of
 from simipu.rows import Node, NotIndependent, Rows, place_rows
 
 from popef._tools.arrays import Array
-from poprt.rewrite.views import GraphView, Shape
 
 PLAIN, SAMPLES, TOKENS, BOTH = "", "samples", "tokens", "both"
 Labels = tuple[str, ...]

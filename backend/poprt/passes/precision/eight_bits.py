@@ -32,6 +32,7 @@ from onnxgraph import (
     register_change,
     rename,
     replace_nodes,
+    take_name,
     used_names,
 )
 from simipu import CompileError
@@ -40,7 +41,6 @@ from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import take_name
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _SCALES = range(-32, 32)

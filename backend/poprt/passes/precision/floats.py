@@ -16,10 +16,12 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto
 from onnxgraph import (
+    CHIP_DOMAIN,
     attribute,
     change_values,
     drop_weights,
     find_opset,
+    find_schema,
     forget_values,
     fresh_name,
     has_data,
@@ -39,13 +41,12 @@ from onnxgraph import (
 )
 from simipu import CompileError
 from simipu.numerics import narrow_to_half
-from simipu.operators import CHIP_DOMAIN, TYPED
+from simipu.operators import TYPED
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing, find_unscaled
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.views import find_schema
 
 HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 HALF_LIMIT = 65500.0

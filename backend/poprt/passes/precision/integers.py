@@ -21,6 +21,7 @@ from onnxgraph import (
     change_values,
     find_inputs,
     find_opset,
+    find_schema,
     forget_values,
     fresh_name,
     has_data,
@@ -33,14 +34,13 @@ from onnxgraph import (
     register_change,
     rename,
     replace_nodes,
+    take_name,
 )
 from simipu import CompileError
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.names import take_name
-from poprt.rewrite.views import find_schema
 
 _BORDER_TYPES: dict[str, dict[int, int]] = {
     "fp32": {TensorProto.FLOAT16: TensorProto.FLOAT},

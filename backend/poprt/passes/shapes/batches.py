@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnxgraph import (
     STANDARD_DOMAINS,
+    Shape,
     attribute,
     drop_weights,
     find_inputs,
@@ -32,6 +33,7 @@ from onnxgraph import (
     iter_reads,
     read_array,
     set_shape,
+    take_name,
     used_names,
 )
 from simipu import CompileError
@@ -42,8 +44,6 @@ from poprt.frontend.frontends import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
-from poprt.rewrite.names import take_name
-from poprt.rewrite.views import Shape
 
 _PRIMES = tuple(
     n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1))

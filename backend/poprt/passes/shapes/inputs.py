@@ -25,6 +25,7 @@ from onnxgraph import (
     replace_outputs,
     set_attribute,
     set_shape,
+    take_name,
 )
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu import CompileError
@@ -36,7 +37,6 @@ from poprt.passes.shape_inference import infer_shapes as declare_shapes
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_shape
-from poprt.rewrite.names import take_name
 
 _EXAMPLE_SIZE = 128
 """Size that an error suggests for a variable dimension other than the batch."""

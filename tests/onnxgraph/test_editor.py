@@ -4,8 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import parser
-from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NameScope, drop_unread
+from onnxgraph import GraphEditor, NameScope, drop_unread
 from poprt.rewrite.rules import GraphRule, NodeRule
 
 TEXT = """

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import (
-    Chain,
-    drop_weights,
+
+from onnxgraph.edit import Chain, drop_weights, set_attribute
+from onnxgraph.nodes import (
+    CHIP_DOMAIN,
     find_opset,
     fresh_name,
     iter_bodies,
     iter_defined,
-    set_attribute,
     used_names,
 )
 from onnxgraph.opsets import (
@@ -29,7 +29,6 @@ from onnxgraph.opsets import (
     SLICE_TAKES_BOUNDS,
     SPLIT_TAKES_SIZES,
 )
-from simipu.operators import CHIP_DOMAIN
 
 
 class NameScope:

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import LARGE, STANDARD_DOMAINS, attribute, has_data, iter_bodies, read_array
-from onnxgraph.opsets import AXES_ARE_INPUTS
 
+from onnxgraph.names import NameScope, NodeBuilder
+from onnxgraph.nodes import STANDARD_DOMAINS, attribute, iter_bodies
+from onnxgraph.opsets import AXES_ARE_INPUTS
+from onnxgraph.weights import LARGE, has_data, read_array
 from popef._tools.arrays import Array
-from poprt.rewrite.names import NameScope, NodeBuilder
 
 Shape = tuple[int, ...]
-FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
+NUMPY_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
 """Types of floats that numpy has, too."""
-WHOLE = frozenset(
+INTEGER_TYPES = frozenset(
     getattr(TensorProto, name)
     for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
 )
@@ -188,7 +189,7 @@ class GraphView:
 
     def is_float(self, name: str) -> bool:
         """Return whether a tensor is known to be of floats that numpy has, too."""
-        return self.type(name) in FLOATS
+        return self.type(name) in NUMPY_FLOATS
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the numpy type of a tensor whose element type is known."""

@@ -8,12 +8,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import FLOAT_TYPES, has_data, iter_reads, read_array, rename_in_node, replace_nodes
-from simipu.operators import CHIP_DOMAIN
 
+from onnxgraph.edit import rename_in_node, replace_nodes
+from onnxgraph.names import NameScope, NodeBuilder
+from onnxgraph.nodes import CHIP_DOMAIN, FLOAT_TYPES, iter_reads
+from onnxgraph.views import GraphView, is_operator
+from onnxgraph.weights import has_data, read_array
 from popef._tools.arrays import Array
-from poprt.rewrite.names import NameScope, NodeBuilder
-from poprt.rewrite.views import GraphView, is_operator
 
 
 class GraphEditor(GraphView):
