@@ -27,7 +27,7 @@ REASONS = {
         triton_poplar.request triton_poplar.response_tensors triton_poplar.server_start
         triton_poplar.sessions triton_poplar.statistics triton_poplar.working_folder
     """,
-    "it is one table, whose name explains its entries": "onnxgraph.opsets",
+    "it is one table, whose name explains its entries": "onnxgraph.expansions onnxgraph.opsets",
     "the real library has it": "model_runtime.pvti",
     "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
         popart.compilation popart.export popart.ir_log popart.program popart.replication

@@ -8,7 +8,6 @@ the cost of an operator; of the chip only the domain of its operators is known. 
 
 from onnxgraph.admission import check_graph, check_tensors_only, check_texts
 from onnxgraph.edit import (
-    Chain,
     change_without_weights,
     copy_with_weights,
     drop_attribute,
@@ -21,7 +20,6 @@ from onnxgraph.edit import (
     keep_opsets,
     keep_outputs,
     list_outputs_once,
-    make_body,
     make_cast,
     make_identity,
     name_nodes,
@@ -38,7 +36,7 @@ from onnxgraph.edit import (
 from onnxgraph.editor import GraphEditor, is_movable, join_weights
 from onnxgraph.inference import (
     MAX_TRIPS,
-    Value,
+    TensorSize,
     collect_values,
     count_trips,
     graph_values,
@@ -51,7 +49,7 @@ from onnxgraph.inference import (
     register_stand_in,
     remember_inferences,
 )
-from onnxgraph.names import NameScope, NodeBuilder, drop_unread, take_name
+from onnxgraph.names import NameScope, drop_unread, take_name
 from onnxgraph.nodes import (
     CHIP_DOMAIN,
     FLOAT_TYPES,
@@ -77,6 +75,19 @@ from onnxgraph.nodes import (
     iter_tensors,
     sort_nodes,
     used_names,
+)
+from onnxgraph.tape import (
+    Expansion,
+    Facts,
+    NoFacts,
+    Operand,
+    Results,
+    Site,
+    Tape,
+    UnknownFactError,
+    Value,
+    expand,
+    make_body,
 )
 from onnxgraph.views import (
     INTEGER_TYPES,
@@ -127,15 +138,22 @@ __all__ = [
     "NUMPY_FLOATS",
     "OUTLINED_TYPES",
     "STANDARD_DOMAINS",
-    "Chain",
+    "Expansion",
+    "Facts",
     "GraphEditor",
     "GraphError",
     "GraphTooLargeError",
     "GraphView",
     "ModelWriter",
     "NameScope",
-    "NodeBuilder",
+    "NoFacts",
+    "Operand",
+    "Results",
     "Shape",
+    "Site",
+    "Tape",
+    "TensorSize",
+    "UnknownFactError",
     "Value",
     "__version__",
     "attribute",
@@ -161,6 +179,7 @@ __all__ = [
     "drop_weight_inputs",
     "drop_weights",
     "element_bytes",
+    "expand",
     "find_data",
     "find_folders",
     "find_inputs",

@@ -10,8 +10,9 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from onnxgraph.edit import rename_in_node, replace_nodes
-from onnxgraph.names import NameScope, NodeBuilder
+from onnxgraph.names import NameScope
 from onnxgraph.nodes import CHIP_DOMAIN, FLOAT_TYPES, iter_reads
+from onnxgraph.tape import Tape
 from onnxgraph.views import GraphView, is_operator
 from onnxgraph.weights import has_data, read_array
 from popef._tools.arrays import Array
@@ -148,9 +149,9 @@ class GraphEditor(GraphView):
 
     # Changes of nodes.
 
-    def start(self, node: onnx.NodeProto, what: str) -> NodeBuilder:
-        """Return a builder of nodes that replace `node`; `what` makes their names distinct."""
-        return NodeBuilder(f"{next(filter(None, node.output))}/{what}", names=self.names)
+    def start(self, node: onnx.NodeProto, what: str) -> Tape:
+        """Return a tape for nodes that replace `node`; `what` makes their names distinct."""
+        return Tape(f"{next(filter(None, node.output))}/{what}", self.opset, self.names)
 
     def replace(self, node: onnx.NodeProto, made: Sequence[onnx.NodeProto]) -> None:
         """Replace a node by others; the last of them takes its name."""
@@ -296,7 +297,7 @@ def is_movable(tensor: TensorProto | None) -> bool:
     return tensor is not None and tensor.data_type in FLOAT_TYPES
 
 
-def join_weights(names: list[str], axis: int, made: NodeBuilder, view: GraphEditor) -> str:
+def join_weights(names: list[str], axis: int, made: Tape, view: GraphEditor) -> str:
     """Return the name of weights concatenated: one weight, or a Concat if some are no weights."""
     held = {tensor.name: tensor for tensor in view.names.added}
     tensors = [
@@ -304,13 +305,13 @@ def join_weights(names: list[str], axis: int, made: NodeBuilder, view: GraphEdit
     ]
     if len(tensors) < len(names) or not all(map(is_movable, tensors)):
         return made.add("Concat", *names, axis=axis)
-    return view.derive(("joined", axis), names, lambda: _join(tensors, axis, made))
+    return view.derive(("joined", axis), names, lambda: _join(tensors, axis, made, view))
 
 
-def _join(tensors: Sequence[TensorProto], axis: int, made: NodeBuilder) -> str:
+def _join(tensors: Sequence[TensorProto], axis: int, made: Tape, view: GraphEditor) -> str:
     if not all(map(has_data, tensors)):
         dims = list(tensors[0].dims)
         dims[axis] = sum(tensor.dims[axis] for tensor in tensors)
-        return made.names.hold_unread(f"{made.prefix}/constant", tensors[0].data_type, dims)
+        return view.names.hold_unread(f"{made.prefix}/constant", tensors[0].data_type, dims)
     values = [read_array(tensor) for tensor in tensors]
     return made.constant(np.concatenate(values, axis), values[0].dtype)

@@ -134,7 +134,7 @@ def remember_inferences() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TensorSize:
     """Compiled shape of a tensor and the bytes of one element."""
 
     shape: tuple[int, ...]
@@ -335,7 +335,7 @@ def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     return known
 
 
-def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
+def collect_values(model: onnx.ModelProto) -> dict[str, TensorSize]:
     """Return shape and element size of every tensor of the main graph, as far as they can be
     inferred."""
     return graph_values(infer_shapes(model).graph)
@@ -359,7 +359,7 @@ def _iter_shapes(
             yield from _iter_shapes(body, shapes)
 
 
-def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
+def graph_values(graph: onnx.GraphProto) -> dict[str, TensorSize]:
     """Return shape and element size of every tensor of a graph whose static shape is known.
 
     The graphs inside its nodes are not included.
@@ -369,7 +369,7 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
         shape = _static_shape(info)
         if shape is not None:
             values.setdefault(
-                info.name, Value(shape, _bytes_per_element(info.type.tensor_type.elem_type))
+                info.name, TensorSize(shape, _bytes_per_element(info.type.tensor_type.elem_type))
             )
     return values
 
@@ -459,9 +459,9 @@ def _static_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
-def value_of(tensor: TensorProto) -> Value:
+def value_of(tensor: TensorProto) -> TensorSize:
     """Return shape and element size of a weight."""
-    return Value(tuple(tensor.dims), _bytes_per_element(tensor.data_type))
+    return TensorSize(tuple(tensor.dims), _bytes_per_element(tensor.data_type))
 
 
 def _bytes_per_element(data_type: int) -> int:

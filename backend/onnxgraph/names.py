@@ -1,10 +1,9 @@
-"""Names and weights that a pass adds to a model, and builders of the nodes that it adds."""
+"""Names and weights that a pass adds to a model."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -12,22 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
-from onnxgraph.edit import Chain, drop_weights, set_attribute
+from onnxgraph.edit import drop_weights
 from onnxgraph.nodes import (
-    CHIP_DOMAIN,
     find_opset,
     fresh_name,
     iter_bodies,
     iter_defined,
     used_names,
-)
-from onnxgraph.opsets import (
-    AXES_ARE_INPUTS,
-    PAD_TAKES_SIZES,
-    SLICE_TAKES_BOUNDS,
-    SPLIT_TAKES_SIZES,
 )
 
 
@@ -138,86 +130,3 @@ def _drop(graph: onnx.GraphProto, unread: set[str], *, bodies: bool) -> None:
     for node in graph.node if bodies else ():
         for body in iter_bodies(node):
             _drop(body, unread, bodies=True)
-
-
-@dataclass(slots=True)
-class NodeBuilder(Chain):
-    """Nodes that replace others, in the forms of the model's opset.
-
-    Their constants become weights of the main graph, and their intermediate tensors have unique
-    names.
-    """
-
-    names: NameScope = field(kw_only=True)
-    is_alone: bool = False
-    """Flag that no other name begins with the prefix, so that numbers make names unique."""
-    held: int = 0
-
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        """Add a weight and return its name."""
-        if not self.is_alone:
-            return self.names.hold(f"{self.prefix}/constant", value, dtype)
-        name = f"{self.prefix}/constant_{self.held}"
-        self.held += 1
-        self.names.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def new_name(self) -> str:
-        """Return an unused name."""
-        name = f"{self.prefix}/{len(self.nodes)}"
-        return name if self.is_alone else self.names.take(name)
-
-    def end(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the nodes. The last one takes the name of `node`, whose result it makes."""
-        if node.name:
-            self.nodes[-1].name = node.name
-        return self.nodes
-
-    def chip(self, result: str, op_type: str, *inputs: str, **attributes: Any) -> None:
-        """Add an operator of the chip's own compiler."""
-        self.add_as(result, op_type, *inputs, domain=CHIP_DOMAIN, **attributes)
-
-    def reduce_sum_as(
-        self, name: str, source: str, axes: Sequence[int], *, keepdims: int = 0
-    ) -> str:
-        """Add a sum along axes and return its name."""
-        return self._along(name, "ReduceSum", source, axes, keepdims=keepdims)
-
-    def unsqueeze_as(self, name: str, source: str, axes: Sequence[int]) -> str:
-        """Add an Unsqueeze to new axes of one element and return its name."""
-        return self._along(name, "Unsqueeze", source, axes)
-
-    def _along(
-        self, name: str, op_type: str, source: str, axes: Sequence[int], **attributes: int
-    ) -> str:
-        if self.names.opset >= AXES_ARE_INPUTS:
-            return self.add_as(name, op_type, source, self.shape(axes), **attributes)
-        return self.add_as(name, op_type, source, axes=list(axes), **attributes)
-
-    def slice(self, source: str, start: int, end: int, axis: int, step: int = 1) -> str:
-        """Add a Slice along one axis and return its name."""
-        if self.names.opset < SLICE_TAKES_BOUNDS:
-            return self.add("Slice", source, starts=[start], ends=[end], axes=[axis])
-        return self.add("Slice", source, *map(self.shape, ([start], [end], [axis], [step])))
-
-    def pad(
-        self, source: str, rank: int, axis: int, added: int, value: float, dtype: npt.DTypeLike
-    ) -> str:
-        """Add a Pad and return its name. It appends elements of `value` to a tensor of that rank,
-        at the end of one axis, which is negative."""
-        pads = [0] * (2 * rank)
-        pads[axis] = added
-        if self.names.opset < PAD_TAKES_SIZES:
-            return self.add("Pad", source, pads=pads, value=float(value))
-        return self.add("Pad", source, self.shape(pads), self.constant(value, dtype))
-
-    def split_as(
-        self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int
-    ) -> None:
-        """Add a Split of a tensor along one axis."""
-        node = helper.make_node("Split", [source], results, name=f"{results[0]}/Split", axis=axis)
-        if self.names.opset >= SPLIT_TAKES_SIZES:
-            node.input.append(self.shape(sizes))
-        else:
-            set_attribute(node, "split", list(sizes))
-        self.nodes.append(node)

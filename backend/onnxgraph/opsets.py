@@ -3,6 +3,10 @@ both forms."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from onnx import TensorProto
+
 BATCH_NORMALIZATION_IS_PER_CHANNEL = 9
 """Opset from which BatchNormalization in inference only normalises."""
 CLIP_TAKES_BOUNDS = 11
@@ -37,3 +41,34 @@ SOFTMAX_HAS_ONE_AXIS = 13
 one."""
 SPLIT_TAKES_SIZES = 13
 """Opset from which the sizes of a Split are an input."""
+TOP_K_TAKES_COUNT = 10
+"""Opset from which the number of results of a TopK is an input."""
+
+Move = tuple[int, int, int]
+"""Opset from which an attribute is an input, the place of that input, and its element type; 0
+stands for the type of the first input."""
+_WHOLE = TensorProto.INT64
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSumSquare"
+).split()
+"""Reductions whose axes became an input later than those of ReduceSum. Opset facts stand in this
+module; the operators' entries, in a room above, do not depend on the opset."""
+MOVED: Mapping[str, Mapping[str, Move]] = {
+    "Clip": {"min": (CLIP_TAKES_BOUNDS, 1, 0), "max": (CLIP_TAKES_BOUNDS, 2, 0)},
+    "Pad": {"pads": (PAD_TAKES_SIZES, 1, _WHOLE), "value": (PAD_TAKES_SIZES, 2, 0)},
+    "ReduceSum": {"axes": (AXES_ARE_INPUTS, 1, _WHOLE)},
+    "Slice": {
+        "starts": (SLICE_TAKES_BOUNDS, 1, _WHOLE),
+        "ends": (SLICE_TAKES_BOUNDS, 2, _WHOLE),
+        "axes": (SLICE_TAKES_BOUNDS, 3, _WHOLE),
+        "steps": (SLICE_TAKES_BOUNDS, 4, _WHOLE),
+    },
+    "Split": {"split": (SPLIT_TAKES_SIZES, 1, _WHOLE)},
+    "Squeeze": {"axes": (AXES_ARE_INPUTS, 1, _WHOLE)},
+    "TopK": {"k": (TOP_K_TAKES_COUNT, 1, _WHOLE)},
+    "Unsqueeze": {"axes": (AXES_ARE_INPUTS, 1, _WHOLE)},
+    **{name: {"axes": (REDUCTIONS_TAKE_AXES, 1, _WHOLE)} for name in _REDUCTIONS},
+}
+"""Attributes that became inputs, by operator. A formula always writes attributes: `Tape` puts them
+where its opset has them, and `Site.get` reads both forms."""

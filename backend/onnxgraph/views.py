@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgraph.names import NameScope, NodeBuilder
+from onnxgraph.names import NameScope
 from onnxgraph.nodes import STANDARD_DOMAINS, attribute, iter_bodies
 from onnxgraph.opsets import AXES_ARE_INPUTS
+from onnxgraph.tape import Tape
 from onnxgraph.weights import LARGE, has_data, read_array
 from popef._tools.arrays import Array
 
@@ -225,12 +226,10 @@ class GraphView:
             return None
         return [axis + (rank or 0) if axis < 0 else axis for axis in found]
 
-    def start(self, node: onnx.NodeProto, what: str) -> NodeBuilder:
-        """Return a builder of nodes that replace `node`; `what` makes their names distinct."""
+    def start(self, node: onnx.NodeProto, what: str) -> Tape:
+        """Return a tape for nodes that replace `node`; `what` makes their names distinct."""
         wanted = next(filter(None, node.output), node.op_type)
-        return NodeBuilder(
-            self.names.take_prefix(f"{wanted}/{what}"), names=self.names, is_alone=True
-        )
+        return Tape(f"{wanted}/{what}", self.opset, self.names, is_alone=True)
 
 
 _MAX_ELEMENTS = 1 << 12

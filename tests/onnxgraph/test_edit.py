@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import (
-    Chain,
+    Tape,
     change_without_weights,
     drop_unread_nodes,
     drop_weights,
@@ -62,10 +62,11 @@ def test_outputs_are_kept_in_the_order_asked_for():
 
 
 def test_a_name_is_changed_wherever_bodies_capture_it():
-    inner = make_body(Chain("inner", [helper.make_node("Neg", ["x"], ["n"])]), [], ["n"])
+    inner = make_body(Tape("inner", nodes=[helper.make_node("Neg", ["x"], ["n"])]), [], ["n"])
     outer = make_body(
-        Chain(
-            "outer", [helper.make_node("If", ["c"], ["i"], then_branch=inner, else_branch=inner)]
+        Tape(
+            "outer",
+            nodes=[helper.make_node("If", ["c"], ["i"], then_branch=inner, else_branch=inner)],
         ),
         [],
         ["x"],

@@ -87,12 +87,10 @@ def test_a_node_rule_sees_the_graph_as_it_is_given(model):
     class Rule(NodeRule):
         op_types = frozenset(("Neg", "Identity"))
 
-        def replace(self, node, view):
-            maker = view.maker(node.input[0])
+        def replace(self, op, site):
+            maker = site.facts.maker(site.node.input[0])
             seen.append(maker.op_type if maker is not None else "")
-            made = view.start(node, "new")
-            made.add_as(node.output[0], "Sqrt", made.add("Abs", node.input[0]))
-            return made.end(node)
+            return op.Sqrt(op.Abs(site.x))
 
     changed = Rule().run(model)
     assert seen == ["", "Neg", "Abs"]

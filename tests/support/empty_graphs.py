@@ -132,15 +132,15 @@ class _Chain:
 
 def make_empty_graph(seed: int) -> onnx.ModelProto:
     """Return the graph of a seed, with the input `x` and the output `y`."""
-    chain = _Chain(seed)
-    for _ in range(int(chain.random.integers(1, 5))):
-        chain.grow()
-    chain.nodes.append(helper.make_node("Identity", [chain.last], ["y"]))
+    op = _Chain(seed)
+    for _ in range(int(op.random.integers(1, 5))):
+        op.grow()
+    op.nodes.append(helper.make_node("Identity", [op.last], ["y"]))
     graph = helper.make_graph(
-        chain.nodes,
+        op.nodes,
         "empty",
-        [helper.make_tensor_value_info("x", F, chain.given)],
-        [helper.make_tensor_value_info("y", F, chain.shape)],
-        chain.weights,
+        [helper.make_tensor_value_info("x", F, op.given)],
+        [helper.make_tensor_value_info("y", F, op.shape)],
+        op.weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)

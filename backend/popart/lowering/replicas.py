@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
-    Chain,
+    Tape,
     attribute,
     drop_attribute,
     find_inputs,
@@ -224,25 +224,25 @@ class _Joiner:
         groups = ReplicaGrouping(len(self._replicas), stride, size)
         for group in range(groups.getNumGroups()):
             members = groups.getReplicasAt(group)
-            chain = Chain(self._name(node.output[0], members[0]))
+            op = Tape(self._name(node.output[0], members[0]))
             given = [self.names[replica][node.input[0]] for replica in members]
             match node.op_type:
                 case "Identity":
                     operator = attribute(node, REDUCTION).decode()
                     made = given[0]
                     for each in given[1:]:
-                        made = chain.add(operator, made, each)
+                        made = op.add(operator, made, each)
                     results = [made] * size
                 case "Concat":
-                    results = [chain.add("Concat", *given, axis=0)] * size
+                    results = [op.add("Concat", *given, axis=0)] * size
                 case _:
                     results = [
-                        chain.add("Gather", each, chain.constant(place, np.int64), axis=0)
+                        op.add("Gather", each, op.constant(place, np.int64), axis=0)
                         for place, each in enumerate(given)
                     ]
             for replica, result in zip(members, results, strict=True):
                 self.names[replica][node.output[0]] = result
-            yield from chain.nodes
+            yield from op.nodes
 
     def _join_loop(self, node: onnx.NodeProto) -> onnx.NodeProto:
         (body,) = iter_bodies(node)

@@ -7,15 +7,16 @@ standard operators. Weights that are halves or 8-bit floats in the file are floa
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import onnx
 from onnx import helper
 from onnxgraph import (
     STANDARD_DOMAINS,
-    Chain,
+    Expansion,
+    Tape,
+    expand,
     find_opset,
     forget_values,
     fresh_name,
@@ -28,6 +29,7 @@ from onnxgraph import (
     replace_nodes,
     used_names,
 )
+from onnxgraph.expansions import fast_gelu, gelu
 from simipu import inline_weights, lower_program
 from simipu.numerics import KernelUse
 from triton_poplar.sessions import make_graph_options
@@ -41,8 +43,6 @@ ORT_DOMAIN = "com.microsoft"
 """Domain of the operators that only ONNX Runtime has."""
 _ROWS_NAME = "rows"
 _MAX_NAMED = 5
-_TANH_SCALE, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""Constants of Gelu's tanh formula."""
 
 
 def make_exported(source: Source, numerics: str, domains: Iterable[str] = ()) -> onnx.ModelProto:
@@ -103,12 +103,12 @@ def _settle_ports(graph: onnx.GraphProto, source: Source) -> None:
     taken = {*iter_defined(graph), *used_names(graph)}
     renames = {port.name: fresh_name(f"{port.name}/whole", taken) for port in reshaped}
     rename(graph, renames)
-    before, after = Chain(fresh_name("requests", taken)), Chain(fresh_name("responses", taken))
+    before, after = Tape(fresh_name("requests", taken)), Tape(fresh_name("responses", taken))
     for port in reshaped:
         if port in source.inputs:
-            before.add_as(renames[port.name], "Reshape", port.name, before.shape(port.shape))
+            before.add_as(renames[port.name], "Reshape", port.name, before.ints(port.shape))
         else:
-            sizes = after.shape(port.wire_shape)
+            sizes = after.ints(port.wire_shape)
             after.add_as(port.name, "Reshape", renames[port.name], sizes)
     replace_nodes(graph, [*before.nodes, *nodes, *after.nodes])
     shapes = {port.name: port.wire_shape for port in ports}
@@ -136,47 +136,19 @@ def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def _expand(graph: onnx.GraphProto) -> None:
-    """Replace ONNX Runtime's operators for Gelu, here and in bodies, by their formulas."""
+    """Replace ONNX Runtime's operators for Gelu, here and in bodies, by those of the standard."""
     for node in graph.node:
         for body in iter_bodies(node):
             _expand(body)
-    nodes = []
+    nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        formula = _FORMULAS.get(node.op_type) if node.domain == ORT_DOMAIN else None
-        if formula is None:
+        expansion = _EXPANSIONS.get(node.op_type) if node.domain == ORT_DOMAIN else None
+        if expansion is None:
             nodes.append(node)
-            continue
-        chain = Chain(f"{node.output[0]}/gelu")
-        formula(chain, node)
-        nodes += chain.nodes
+        else:
+            nodes += expand(node, expansion, Tape(f"{node.output[0]}/gelu"))
     replace_nodes(graph, nodes)
 
 
-def _add_gelu(chain: Chain, node: onnx.NodeProto) -> None:
-    """Add x / 2 * (1 + erf(x / sqrt(2)))."""
-    source = node.input[0]
-    scaled = chain.add("Mul", source, chain.constant(math.sqrt(0.5)))
-    _finish_gelu(chain, node, chain.add("Erf", scaled))
-
-
-def _add_fast_gelu(chain: Chain, node: onnx.NodeProto) -> None:
-    """Add x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), for x with the bias."""
-    if len(node.input) > 1 and node.input[1]:
-        node.input[0] = chain.add("Add", *node.input)
-    source = node.input[0]
-    cube = chain.add("Mul", chain.add("Mul", source, source), source)
-    inner = chain.add("Add", source, chain.add("Mul", cube, chain.constant(_TANH_CUBE)))
-    inner = chain.add("Mul", inner, chain.constant(_TANH_SCALE))
-    _finish_gelu(chain, node, chain.add("Tanh", inner))
-
-
-def _finish_gelu(chain: Chain, node: onnx.NodeProto, share: str) -> None:
-    """Add x / 2 * (1 + share)."""
-    half = chain.add("Mul", node.input[0], chain.constant(0.5))
-    chain.add_as(node.output[0], "Mul", half, chain.add("Add", share, chain.constant(1.0)))
-
-
-_FORMULAS: Mapping[str, Callable[[Chain, onnx.NodeProto], None]] = {
-    "Gelu": _add_gelu,
-    "FastGelu": _add_fast_gelu,
-}
+_EXPANSIONS: Mapping[str, Expansion] = {"Gelu": gelu, "FastGelu": fast_gelu}
+"""Expansions of ONNX Runtime's own operators, which no entry of the table of operators has."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import Value, find_makers, graph_values, infer_shapes
+from onnxgraph import TensorSize, find_makers, graph_values, infer_shapes
 
 from popef._tools.arrays import Array
 from poprt.calibration.causes import Bench, Beside, Cause, find_cause
@@ -125,7 +125,7 @@ def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
     )
 
 
-def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
+def iter_chunks(names: Iterable[str], values: Mapping[str, TensorSize]) -> Iterator[list[str]]:
     """Yield groups of tensors that fit into memory together, in float."""
     return iter_groups(names, lambda name: 4 * values[name].size, _CHUNK_BYTES)
 

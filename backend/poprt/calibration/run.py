@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import Tape, iter_bodies, iter_nodes, replace_nodes
 from simipu import DeviceLostError, LoadError, LoadTimeoutError, RunError, RunTimeoutError, Stream
 from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
@@ -78,16 +78,16 @@ class Watch:
         for node in graph.node:
             nodes.append(node)
             for name in self._nodes.keys() & set(node.output):
-                chain = Chain(f"{name}/watched")
+                op = Tape(f"{name}/watched")
                 growing = operator_of(node).rounding is Rounding.GROWING
-                found[name] = _watch(chain, name, growing=growing)
-                nodes += chain.nodes
-        chain = Chain("calibration")
+                found[name] = _watch(op, name, growing=growing)
+                nodes += op.nodes
+        op = Tape("calibration")
         watched = [found[name] for name in self._nodes]
         while len(watched) > 1:
             parts = [watched[i : i + _MAX_JOINED] for i in range(0, len(watched), _MAX_JOINED)]
-            watched = [chain.add("Concat", *part, axis=0) for part in parts]
-        replace_nodes(graph, [*nodes, *chain.nodes])
+            watched = [op.add("Concat", *part, axis=0) for part in parts]
+        replace_nodes(graph, [*nodes, *op.nodes])
         graph.output.extend(
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [len(self._nodes)])
             for name in watched
@@ -137,15 +137,15 @@ def report(
     )
 
 
-def _watch(chain: Chain, name: str, *, growing: bool) -> str:
+def _watch(op: Tape, name: str, *, growing: bool) -> str:
     """Return the name of a tensor with one element: the largest magnitude of tensor `name`.
 
     An infinity that results from an infinite input does not count.
     """
-    size = chain.add("Abs", name)
+    size = op.add("Abs", name)
     if not growing:
-        size = chain.add("Where", chain.add("IsInf", name), _ZERO, size)
-    return chain.add("Reshape", chain.add("ReduceMax", size, keepdims=0), _ONE)
+        size = op.add("Where", op.add("IsInf", name), _ZERO, size)
+    return op.add("Reshape", op.add("ReduceMax", size, keepdims=0), _ONE)
 
 
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)

@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     STANDARD_DOMAINS,
-    Chain,
+    Tape,
     attribute,
     find_inputs,
     find_opset,
@@ -207,19 +207,19 @@ def _add_branches(
     taken: onnx.GraphProto,
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> None:
-    zeros, left = Chain(popef.member_name(number, "left")), []
+    zeros, left = Tape(popef.member_name(number, "left")), []
     for value in outputs:
         tensor = value.type.tensor_type
         kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         name = zeros.add(
             "ConstantOfShape",
-            zeros.shape([dim.dim_value for dim in tensor.shape.dim]),
+            zeros.ints([dim.dim_value for dim in tensor.shape.dim]),
             value=numpy_helper.from_array(np.zeros(1, kind)),
         )
         left.append(onnx.ValueInfoProto(name=name, type=value.type))
-    chain = Chain(popef.member_name(number, "choice"))
-    chosen = chain.add("Equal", popef.INDEX, chain.constant(number, np.int32))
-    fused.node.extend(chain.nodes)
+    op = Tape(popef.member_name(number, "choice"))
+    chosen = op.add("Equal", popef.INDEX, op.constant(number, np.int32))
+    fused.node.extend(op.nodes)
     fused.node.append(
         helper.make_node(
             "If",

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx
-from onnxgraph import GraphEditor, GraphView, NodeBuilder, attribute, is_operator
+from onnxgraph import GraphEditor, GraphView, Tape, Value, attribute, is_operator
 from simipu.operators import operator_of
 
 from poprt.rewrite.rules import GraphRule
@@ -327,15 +327,14 @@ class PatternRule(GraphRule):
         del found, result
         return True
 
-    def build(self, found: Match, result: str, made: NodeBuilder) -> None:
-        """Add the nodes that make `result`."""
+    def build(self, op: Tape, found: Match) -> Value:
+        """Write the nodes that replace a match and return their result."""
         raise NotImplementedError
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the first match that fits at its last node."""
         for found in self.pattern.match(node.output[0], Match(view)):
             if self.fits(found, node.output[0]):
-                made = view.start(node, self.prefix)
-                self.build(found, node.output[0], made)
-                view.replace(node, made.nodes)
+                op = view.start(node, self.prefix)
+                view.replace(node, op.finish(self.build(op, found), node.output))
                 return

@@ -13,6 +13,9 @@ from onnxgraph import (
     GraphEditor,
     GraphView,
     NameScope,
+    Results,
+    Site,
+    Tape,
     drop_unread,
     infer_shapes,
     is_operator,
@@ -108,10 +111,19 @@ class NodeRule(_Rule):
 
     opset = 0
     """Opset of new nodes, if it is not the model's."""
+    prefix: ClassVar[str] = "new"
+    """Word in the names of the new nodes."""
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> Iterable[onnx.NodeProto] | None:
-        """Return the nodes that replace a node, or None to keep it. Subclasses define it."""
+    def replace(self, op: Tape, node: Site[GraphView]) -> Results | None:
+        """Write the nodes that replace a node and return its results, or None to keep it.
+        Subclasses define it."""
         raise NotImplementedError
+
+    def make_nodes(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+        """Return the nodes that replace a node, or None to keep it."""
+        op = view.start(node, self.prefix)
+        results = self.replace(op, Site(node, view, op))
+        return None if results is None else op.finish(results, node.output, node.name)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Replace nodes, and remove weights that only replaced nodes have read."""
@@ -133,7 +145,7 @@ class NodeRule(_Rule):
         """Return the nodes that replace a node. Raise CompileError if the node does not match its
         operator: ranks, axes and counts of a given model may be invalid."""
         try:
-            return self.replace(node, view)
+            return self.make_nodes(node, view)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             name = node.name or ", ".join(node.output)
             raise CompileError(

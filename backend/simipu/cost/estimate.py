@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import onnx
-from onnxgraph import Value, find_inputs, graph_values
+from onnxgraph import TensorSize, find_inputs, graph_values
 
 from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
@@ -374,7 +374,7 @@ def _ipu_cost(
 
 
 def _find_streams(
-    graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, Value]
+    graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, TensorSize]
 ) -> Counter[int]:
     """Return the bytes to and from the host in one run, by the IPU that reads or computes them."""
     places = place_inputs(graph, ipus)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnxgraph import Value, find_inputs, iter_reads
+from onnxgraph import TensorSize, find_inputs, iter_reads
 
 from simipu.operators import operator_of
 from simipu.placement import place_inputs
@@ -42,7 +42,7 @@ class Liveness:
     def __init__(
         self,
         graph: onnx.GraphProto,
-        values: Mapping[str, Value],
+        values: Mapping[str, TensorSize],
         ipus: Sequence[int],
         constants: Collection[str] = (),
     ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxgraph import Value
+from onnxgraph import TensorSize
 
 from popef._tools.arrays import Array
 
@@ -24,7 +24,7 @@ weights."""
 
 
 def find_copied_weights(
-    nodes: Sequence[onnx.NodeProto], values: Mapping[str, Value], constants: Collection[str]
+    nodes: Sequence[onnx.NodeProto], values: Mapping[str, TensorSize], constants: Collection[str]
 ) -> list[int]:
     """Return for each node the bytes, over all tiles, of the weights that a call of the node's
     subgraph copies; 0 if the subgraph is called only once.
@@ -58,7 +58,9 @@ def find_copied_weights(
     return copied
 
 
-def _take_weights(node: onnx.NodeProto, values: Mapping[str, Value], known: set[str]) -> set[str]:
+def _take_weights(
+    node: onnx.NodeProto, values: Mapping[str, TensorSize], known: set[str]
+) -> set[str]:
     """Return the weights that a node reads. A result computed from constants alone counts as a
     weight, too."""
     read = {name for name in node.input if name in known and name in values}
@@ -67,7 +69,7 @@ def _take_weights(node: onnx.NodeProto, values: Mapping[str, Value], known: set[
     return read
 
 
-def _describe(node: onnx.NodeProto, values: Mapping[str, Value]) -> Any:
+def _describe(node: onnx.NodeProto, values: Mapping[str, TensorSize]) -> Any:
     """Return the key that two nodes must share to be called as one subgraph; values of tensors do
     not matter."""
     attributes = sorted(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import onnx
-from onnxgraph import Value, iter_reads
+from onnxgraph import TensorSize, iter_reads
 
 from simipu.cost.liveness import Lifetime
 from simipu.cost.walk import OperatorCost, Path, Walk
@@ -63,7 +63,7 @@ class Variable:
     """True if an operator PrintTileMapping reads it, or a view of it."""
 
 
-def find_spread(value: Value, layout: Layout | None, num_tiles: int) -> tuple[Spread, Source]:
+def find_spread(value: TensorSize, layout: Layout | None, num_tiles: int) -> tuple[Spread, Source]:
     """Return the elements of a tensor on each tile, and what is known of them."""
     if layout is not None and layout.spread is not None and layout.spread.elements == value.size:
         return layout.spread, Source.PLAN
@@ -109,7 +109,7 @@ def _iter_permanent(
         if value.bytes:
             asked = name in printed
             yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source, asked)
-    others = Value((walk.further_weight_bytes[ipu],), 1)
+    others = TensorSize((walk.further_weight_bytes[ipu],), 1)
     if others.size:
         spread, source = find_spread(others, None, tiles)
         yield _permanent("", Kind.CONSTANT, others, ipu, num_steps, spread, source)
@@ -131,7 +131,7 @@ def iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
 def _permanent(
     name: str,
     kind: Kind,
-    value: Value,
+    value: TensorSize,
     ipu: int,
     num_steps: int,
     spread: Spread,

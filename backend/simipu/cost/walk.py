@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 from onnxgraph import (
     MAX_TRIPS,
-    Value,
+    TensorSize,
     attribute,
     count_trips,
     graph_values,
@@ -84,7 +84,7 @@ class Bodies:
     assumption: str = ""
 
 
-def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known) -> Bodies:
+def find_bodies(node: onnx.NodeProto, values: Mapping[str, TensorSize], known: Known) -> Bodies:
     """Return the graphs inside `node`; most operators have none."""
     graphs = tuple(iter_bodies(node))
     if node.op_type == "If":
@@ -133,7 +133,7 @@ def _read_number(tensor: onnx.TensorProto | None, default: int) -> int:
     return default if tensor is None else int(numpy_helper.to_array(tensor).ravel()[0])
 
 
-def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
+def _count_steps(node: onnx.NodeProto, values: Mapping[str, TensorSize]) -> tuple[int, str]:
     count, axes = attribute(node, "num_scan_inputs"), attribute(node, "scan_input_axes", [0])
     scanned = values.get(node.input[len(node.input) - count])
     if scanned is None:
@@ -209,7 +209,7 @@ class Walk:
         self,
         target: Target,
         options: CostOptions,
-        values: dict[str, Value],
+        values: dict[str, TensorSize],
         calibration: Calibration,
     ) -> None:
         self.target, self.options = target, options
@@ -502,8 +502,8 @@ def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
 
 
 def _values(
-    node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]
-) -> list[Value | None]:
+    node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, TensorSize]
+) -> list[TensorSize | None]:
     listed = list(names)
     missing = [name for name in listed if name and name not in values]
     if missing and not operator_of(node).is_view:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import onnx
 from onnx import helper
 from onnxgraph import (
-    Chain,
+    Tape,
     attribute,
+    expand,
     find_makers,
     has_data,
     iter_bodies,
@@ -86,7 +87,4 @@ def _replace_by_body(node: onnx.NodeProto, around: GraphContext) -> list[onnx.No
     body = find_body(node, around)
     if body is None:
         return [node]
-    chain = Chain(f"{node.output[0]}/body")
-    body(chain, node, around)
-    chain.nodes[-1].name = node.name  # reports use this name for the results
-    return chain.nodes
+    return expand(node, body, Tape(f"{node.output[0]}/body", around.opset), around)

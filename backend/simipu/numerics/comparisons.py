@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import Chain, describe_node, find_opset, iter_graphs, replace_nodes
+from onnxgraph import Tape, describe_node, find_opset, iter_graphs, replace_nodes
 
 from simipu.errors import AcceleratorError
 
@@ -53,17 +53,17 @@ def compare_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
         for node in graph.node:
             kinds = {types.get(name, 0) for name in node.input}
             is_whole = not kinds.isdisjoint((TensorProto.INT32, TensorProto.INT64))
-            chain = Chain(f"{node.output[0]}/compared") if node.output else Chain("")
+            op = Tape(f"{node.output[0]}/compared") if node.output else Tape("")
             if node.op_type in _EXTREMES and is_whole:
-                _compare(chain, node, opset)
-            nodes += chain.nodes or [node]
-            is_changed |= bool(chain.nodes)
+                _compare(op, node, opset)
+            nodes += op.nodes or [node]
+            is_changed |= bool(op.nodes)
         if is_changed:
             replace_nodes(graph, nodes)
     return is_changed
 
 
-def _compare(chain: Chain, node: onnx.NodeProto, opset: int) -> None:
+def _compare(op: Tape, node: onnx.NodeProto, opset: int) -> None:
     left, right = node.input
     extreme = _EXTREMES[node.op_type]
     if opset < (_WHOLE_EXTREMES_OPSET if extreme else _SIGN_OPSET):
@@ -71,10 +71,10 @@ def _compare(chain: Chain, node: onnx.NodeProto, opset: int) -> None:
             f"{describe_node(node)} compares whole numbers as floats in opset {opset}; remove the "
             "accelerator"
         )
-    left = chain.add(extreme, left, right) if extreme else left
+    left = op.add(extreme, left, right) if extreme else left
     # Of the difference itself, -2^31 is false.
-    difference = chain.add("Sign", chain.add("Sub", left, right))
+    difference = op.add("Sign", op.add("Sub", left, right))
     if node.op_type in _NEGATED:
-        chain.add_as(node.output[0], "Not", chain.add("Cast", difference, to=TensorProto.BOOL))
+        op.add_as(node.output[0], "Not", op.add("Cast", difference, to=TensorProto.BOOL))
     else:
-        chain.add_as(node.output[0], "Cast", difference, to=TensorProto.BOOL)
+        op.add_as(node.output[0], "Cast", difference, to=TensorProto.BOOL)

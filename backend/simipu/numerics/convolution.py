@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnxgraph import Chain, attribute, make_body
+from onnxgraph import Tape, attribute, make_body
 
 from simipu.numerics.blocks import Round, Shape, add_zeros, cut_end, known, multiply_blocks, pad_end
 
@@ -233,21 +233,19 @@ class Placed:
     after: Sequence[int]
 
 
-def place_operands(
-    chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]
-) -> Placed:
+def place_operands(op: Tape, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]) -> Placed:
     """Return the convolution that a Conv or a ConvTranspose computes; nodes that change its
     operands are added to the chain if needed. `shapes` are of field, filters and result."""
     source, result = known(shapes[0])[2:], known(shapes[2])[2:]
     if node.op_type == "ConvTranspose":
-        return turn(chain, node, shapes[1], source, result)
+        return turn(op, node, shapes[1], source, result)
     conv = Convolution.of(node, shapes[1])
     field, filters = node.input[:2]
     return Placed(replace(conv, result=result), field, filters, source, *conv.padding(node, source))
 
 
 def convolve(
-    chain: Chain,
+    op: Tape,
     node: onnx.NodeProto,
     shapes: tuple[Shape, Shape, Shape],
     block: int,
@@ -255,7 +253,7 @@ def convolve(
 ) -> str:
     """Add the nodes that compute a Conv or a ConvTranspose without its bias, and return the name of
     the result; `shapes` are of field, filters and result."""
-    placed = place_operands(chain, node, shapes)
+    placed = place_operands(op, node, shapes)
     conv, field, filters, before = placed.geometry, placed.field, placed.filters, placed.before
     packing, rank = conv.packing(block), len(conv.kernel)
     # Padding is done once for all windows: a padded position adds zeros to a sum, as it does on the
@@ -263,23 +261,23 @@ def convolve(
     after = list(placed.after)
     after[packing.axis] += packing.missing * conv.dilations[packing.axis]
     if any(before) or any(after):
-        field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+        field = op.add("Pad", field, op.ints([0, 0, *before, 0, 0, *after]))
     if conv.groups == conv.taps == 1:
-        total = _multiply_positions(chain, conv, field, filters, block, round_sum)
+        total = _multiply_positions(op, conv, field, filters, block, round_sum)
     else:
         sizes = [sum(each) for each in zip(placed.sizes, before, after, strict=True)]
-        field = chain.add("Reshape", field, chain.shape([0, conv.groups, conv.channels, *sizes]))
+        field = op.add("Reshape", field, op.ints([0, conv.groups, conv.channels, *sizes]))
         if conv.channels > block:
             blocks = math.ceil(conv.channels / block)
-            field = pad_end(chain, field, 3 + rank, 2, blocks * block - conv.channels)
-            field = chain.add("Reshape", field, chain.shape([0, 0, blocks, block, *sizes]))
-        field = _pack(chain, packing, field)
-        total = _sum_blocks(chain, packing, field, filters, min(block, conv.channels), round_sum)
-    return chain.add("Reshape", total, chain.shape([0, conv.outputs, *conv.result]))
+            field = pad_end(op, field, 3 + rank, 2, blocks * block - conv.channels)
+            field = op.add("Reshape", field, op.ints([0, 0, blocks, block, *sizes]))
+        field = _pack(op, packing, field)
+        total = _sum_blocks(op, packing, field, filters, min(block, conv.channels), round_sum)
+    return op.add("Reshape", total, op.ints([0, conv.outputs, *conv.result]))
 
 
 def turn(
-    chain: Chain, node: onnx.NodeProto, weights: Shape, source: Sequence[int], result: Sequence[int]
+    op: Tape, node: onnx.NodeProto, weights: Shape, source: Sequence[int], result: Sequence[int]
 ) -> Placed:
     """Return a ConvTranspose as an equivalent convolution:
 
@@ -292,8 +290,8 @@ def turn(
     strides, dilations = (attribute(node, name, ones) for name in ("strides", "dilations"))
     field, spread = node.input[0], [size * step for size, step in zip(source, strides, strict=True)]
     if max(strides) > 1:
-        field = _spread(chain, field, inputs, source, strides)
-        field = chain.add("Reshape", field, chain.shape([0, inputs, *spread]))
+        field = _spread(op, field, inputs, source, strides)
+        field = op.add("Reshape", field, op.ints([0, inputs, *spread]))
     # The first result position sees the last kernel position only, so that `reach` zeros stand
     # before the field, less the positions of the result that are cut there. A convolution of
     # result + reach positions gives the result; what field and `before` lack of them comes after.
@@ -303,31 +301,31 @@ def turn(
     sizes = [size + reach for size, reach in zip(result, reaches, strict=True)]
     after = [size - seen - first for size, seen, first in zip(sizes, spread, before, strict=True)]
     if any(before) or any(after):  # a negative pad cuts: the result may omit positions
-        field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+        field = op.add("Pad", field, op.ints([0, 0, *before, 0, 0, *after]))
     channels = inputs // groups
-    filters = chain.shape([groups, channels, outputs, *kernel])
-    filters = chain.add("Reshape", node.input[1], filters)
-    filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
-    turned = chain.shape([groups * outputs, channels, *kernel])
-    filters = chain.add("Reshape", filters, turned)
+    filters = op.ints([groups, channels, outputs, *kernel])
+    filters = op.add("Reshape", node.input[1], filters)
+    filters = op.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
+    turned = op.ints([groups * outputs, channels, *kernel])
+    filters = op.add("Reshape", filters, turned)
     # The kernel is reversed: from the last position (-1) to the first, which only the least integer
     # includes, in steps of -1.
-    last, first = chain.shape([-1] * rank), chain.shape([np.iinfo(np.int64).min] * rank)
-    back = chain.shape([-1] * rank)
-    filters = chain.add("Slice", filters, last, first, chain.shape(range(2, 2 + rank)), back)
+    last, first = op.ints([-1] * rank), op.ints([np.iinfo(np.int64).min] * rank)
+    back = op.ints([-1] * rank)
+    filters = op.add("Slice", filters, last, first, op.ints(range(2, 2 + rank)), back)
     sizes_of = tuple(kernel), tuple(ones), tuple(dilations), tuple(result)
     conv = Convolution(groups, groups * outputs, channels, *sizes_of)
     return Placed(conv, field, filters, sizes, [0] * rank, [0] * rank)
 
 
 def _spread(
-    chain: Chain, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]
+    op: Tape, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]
 ) -> str:
     """Add nodes that put zeros after each position of a field, which gets an axis of its own."""
     alone = [each for size in sizes for each in (size, 1)]
     zeros = [each for step in strides for each in (0, step - 1)]
-    field = chain.add("Reshape", field, chain.shape([0, channels, *alone]))
-    return chain.add("Pad", field, chain.shape([0] * (2 + len(alone)) + [0, 0] + zeros))
+    field = op.add("Reshape", field, op.ints([0, channels, *alone]))
+    return op.add("Pad", field, op.ints([0] * (2 + len(alone)) + [0, 0] + zeros))
 
 
 def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[int]) -> list[int]:
@@ -351,7 +349,7 @@ def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[i
 
 
 def _multiply_positions(
-    chain: Chain, conv: Convolution, field: str, filters: str, block: int, round_sum: Round
+    op: Tape, conv: Convolution, field: str, filters: str, block: int, round_sum: Round
 ) -> str:
     """Add a convolution with a kernel of one position as a matrix product, which needs fewer nodes
     for a block."""
@@ -359,31 +357,31 @@ def _multiply_positions(
     # With one position a stride only skips positions: drop them before the product.
     if math.prod(strides) > 1:
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
-        axes = chain.shape(range(2, 2 + len(sizes)))
-        starts, steps = chain.shape([0] * len(sizes)), chain.shape(strides)
-        field = chain.add("Slice", field, starts, chain.shape(ends), axes, steps)
+        axes = op.ints(range(2, 2 + len(sizes)))
+        starts, steps = op.ints([0] * len(sizes)), op.ints(strides)
+        field = op.add("Slice", field, starts, op.ints(ends), axes, steps)
     shapes = (conv.outputs, conv.channels), (0, conv.channels, math.prod(sizes))
-    columns = chain.add("Reshape", field, chain.shape(shapes[1]))
-    rows = chain.add("Reshape", filters, chain.shape(shapes[0]))
-    return multiply_blocks(chain, rows, columns, shapes, block, round_sum)
+    columns = op.add("Reshape", field, op.ints(shapes[1]))
+    rows = op.add("Reshape", filters, op.ints(shapes[0]))
+    return multiply_blocks(op, rows, columns, shapes, block, round_sum)
 
 
-def _pack(chain: Chain, packing: Packing, field: str) -> str:
+def _pack(op: Tape, packing: Packing, field: str) -> str:
     """Add nodes that join shifted copies of the field, each one kernel position further. The axes
     of the field are rows, groups, channels and the spatial ones."""
     if packing.count == 1:
         return field
-    axis, step = chain.shape([3 + packing.axis]), packing.whole.dilations[packing.axis]
+    axis, step = op.ints([3 + packing.axis]), packing.whole.dilations[packing.axis]
     seen = packing.field[packing.axis]
     copies = [
-        chain.add("Slice", field, chain.shape([first]), chain.shape([first + seen]), axis)
+        op.add("Slice", field, op.ints([first]), op.ints([first + seen]), axis)
         for first in range(0, packing.count * step, step)
     ]
-    return chain.add("Concat", *copies, axis=2)
+    return op.add("Concat", *copies, axis=2)
 
 
 def _sum_blocks(
-    chain: Chain, packing: Packing, field: str, filters: str, block: int, round_sum: Round
+    op: Tape, packing: Packing, field: str, filters: str, block: int, round_sum: Round
 ) -> str:
     """Add the sum of all blocks of channels and, in each, of all windows: a Scan over the blocks.
     The field has an axis of blocks after the groups', or none if there is one block."""
@@ -391,23 +389,23 @@ def _sum_blocks(
     blocks = math.ceil(conv.channels / block)
     each, positions = conv.outputs // conv.groups, math.prod(conv.result)
     outputs = max(2, each)  # a MatMul of one row or column sums in another order
-    filters = _arrange(chain, packing, filters, (blocks, block, outputs))
+    filters = _arrange(op, packing, filters, (blocks, block, outputs))
     window_sum = _Sum(packing.windows(block), conv.groups, outputs, positions, round_sum)
     if blocks == 1:
-        total = _sum_windows(chain, window_sum, field, filters, "")
+        total = _sum_windows(op, window_sum, field, filters, "")
     else:
-        start = add_zeros(chain, [(field, 0, 1), *window_sum.sizes])
-        body = Chain(f"{chain.prefix}/block")
+        start = add_zeros(op, [(field, 0, 1), *window_sum.sizes])
+        body = Tape(f"{op.prefix}/block")
         names = [f"{body.prefix}/{name}" for name in ("sum", "field", "filters")]
         total = _sum_windows(body, window_sum, names[1], names[2], names[0])
         inner, axes = make_body(body, names, [total]), [2, 0]
         operands = start, field, filters
-        total = chain.add("Scan", *operands, body=inner, num_scan_inputs=2, scan_input_axes=axes)
+        total = op.add("Scan", *operands, body=inner, num_scan_inputs=2, scan_input_axes=axes)
     added = (-2, outputs > each), (-1, window_sum.sizes[-1] > positions)
-    return cut_end(chain, total, [axis for axis, is_added in added if is_added])
+    return cut_end(op, total, [axis for axis, is_added in added if is_added])
 
 
-def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int, int]) -> str:
+def _arrange(op: Tape, packing: Packing, filters: str, sizes: tuple[int, int, int]) -> str:
     """Add nodes that arrange the filters as matrices of outputs and channels, one for each window
     and group, and for each block if there are several."""
     # [groups * outputs, channels, kernel]
@@ -417,36 +415,36 @@ def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int
     conv, (blocks, block, outputs) = packing.whole, sizes
     rank, each = len(conv.kernel), conv.outputs // conv.groups
     at = packing.axis
-    filters = pad_end(chain, filters, 2 + rank, 2 + at, packing.missing)
-    filters = pad_end(chain, filters, 2 + rank, 1, blocks * block - conv.channels)
+    filters = pad_end(op, filters, 2 + rank, 2 + at, packing.missing)
+    filters = pad_end(op, filters, 2 + rank, 1, blocks * block - conv.channels)
     kernel = packing.kernel
     shape = [conv.groups, each, blocks, block, *kernel[: at + 1], packing.count, *kernel[at + 1 :]]
-    filters = chain.add("Reshape", filters, chain.shape(shape))
-    filters = pad_end(chain, filters, len(shape), 1, outputs - each)
+    filters = op.add("Reshape", filters, op.ints(shape))
+    filters = pad_end(op, filters, len(shape), 1, outputs - each)
     spatial = [axis for axis in range(4, len(shape)) if axis != 5 + at]
-    filters = chain.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
+    filters = op.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
     leading = [blocks, math.prod(kernel)] if blocks > 1 else [math.prod(kernel)]
     shape = [*leading, conv.groups, outputs, packing.count * block]
-    return chain.add("Reshape", filters, chain.shape(shape))
+    return op.add("Reshape", filters, op.ints(shape))
 
 
-def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
+def _sum_windows(op: Tape, window_sum: _Sum, field: str, filters: str, total: str) -> str:
     """Add the products of the windows of the field, one after the other, to the sum `total` ("" for
     none). `filters` has a part for each window along its leading axis."""
     windows = window_sum.windows
     if len(windows) > MAX_UNROLLED:
-        total = total or add_zeros(chain, [(field, 0, 1), *window_sum.sizes])
-        return _scan_windows(chain, window_sum, field, filters, total)
+        total = total or add_zeros(op, [(field, 0, 1), *window_sum.sizes])
+        return _scan_windows(op, window_sum, field, filters, total)
     for i, (first, last) in enumerate(zip(windows.starts, windows.ends, strict=True)):
-        part = chain.add("Gather", filters, chain.constant(i, np.int64), axis=0)
-        product = _multiply(chain, window_sum, field, part, (chain.shape(first), chain.shape(last)))
-        total = window_sum.round(chain, chain.add("Add", total, product) if total else product)
+        part = op.add("Gather", filters, op.constant(i, np.int64), axis=0)
+        product = _multiply(op, window_sum, field, part, (op.ints(first), op.ints(last)))
+        total = window_sum.round(op, op.add("Add", total, product) if total else product)
     return total
 
 
-def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
+def _scan_windows(op: Tape, window_sum: _Sum, field: str, filters: str, total: str) -> str:
     """Add the sum of the windows in a Scan over them."""
-    body = Chain(f"{chain.prefix}/{len(chain.nodes)}/window")
+    body = Tape(f"{op.prefix}/{len(op.nodes)}/window")
     sum_, first, last, part = names = [
         f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")
     ]
@@ -454,23 +452,21 @@ def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, tota
     rounded = window_sum.round(body, body.add("Add", sum_, product))
     inner = make_body(body, names, [rounded], whole=(first, last))
     windows = window_sum.windows
-    tables = (chain.constant(table, np.int64) for table in (windows.starts, windows.ends))
-    return chain.add("Scan", total, *tables, filters, body=inner, num_scan_inputs=3)
+    tables = (op.constant(table, np.int64) for table in (windows.starts, windows.ends))
+    return op.add("Scan", total, *tables, filters, body=inner, num_scan_inputs=3)
 
 
-def _multiply(
-    chain: Chain, window_sum: _Sum, field: str, part: str, borders: tuple[str, str]
-) -> str:
+def _multiply(op: Tape, window_sum: _Sum, field: str, part: str, borders: tuple[str, str]) -> str:
     """Add the product of one window of the field, from the first to before the last of `borders`,
     with its filters."""
     windows, (first, last) = window_sum.windows, borders
-    axes, steps = chain.shape(windows.axes), chain.shape(windows.steps)
-    seen = chain.add("Slice", field, first, last, axes, steps)
+    axes, steps = op.ints(windows.axes), op.ints(windows.steps)
+    seen = op.add("Slice", field, first, last, axes, steps)
     # Reshape to a matrix of the same channels, of which some windows have fewer.
-    seen = chain.add("Reshape", seen, chain.shape([0, 0, 0, window_sum.positions]))
+    seen = op.add("Reshape", seen, op.ints([0, 0, 0, window_sum.positions]))
     if window_sum.positions == 1:
-        seen = chain.add("Expand", seen, chain.shape([1, 2]))
+        seen = op.add("Expand", seen, op.ints([1, 2]))
     if not windows.have_one_depth:
-        depth = chain.add("Slice", last, chain.shape([0]), chain.shape([1]))
-        part = chain.add("Slice", part, chain.shape([0]), depth, chain.shape([-1]))
-    return chain.add("MatMul", part, seen)
+        depth = op.add("Slice", last, op.ints([0]), op.ints([1]))
+        part = op.add("Slice", part, op.ints([0]), depth, op.ints([-1]))
+    return op.add("MatMul", part, seen)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import Chain
+from onnxgraph import Tape
 
 from simipu.numerics.kernels import CHAIN, Kind, Step, make_kernel
 from simipu.operators import Rounding, operator_of
@@ -51,13 +51,13 @@ def check_floats(
         each.output[:] = [names.get(name, name) for name in each.output]
     checked = list(nodes)
     for name, source in names.items():
-        chain = Chain(f"{name}/check")
-        lost = chain.add("IsNaN", _sum_zeros(chain, [source]))
+        op = Tape(f"{name}/check")
+        lost = op.add("IsNaN", _sum_zeros(op, [source]))
         if given:
-            kept = chain.add("Not", chain.add("IsNaN", _sum_zeros(chain, given)))
-            lost = chain.add("Or", _any_nan(chain, source), chain.add("And", lost, kept))
-        chain.add_as(name, "Mul", source, _raise_if(chain, lost, flags))
-        checked += chain.nodes
+            kept = op.add("Not", op.add("IsNaN", _sum_zeros(op, given)))
+            lost = op.add("Or", _any_nan(op, source), op.add("And", lost, kept))
+        op.add_as(name, "Mul", source, _raise_if(op, lost, flags))
+        checked += op.nodes
     return checked
 
 
@@ -65,33 +65,33 @@ def _check_operands(
     nodes: Sequence[onnx.NodeProto], given: Sequence[str], flags: Mapping[str, Any]
 ) -> list[onnx.NodeProto]:
     """Return the nodes of a comparison, before which the run ends if an operand holds NaN."""
-    chain = Chain(f"{nodes[0].output[0]}/check")
+    op = Tape(f"{nodes[0].output[0]}/check")
     lost = reduce(
-        lambda left, right: chain.add("Or", left, right),
-        [_any_nan(chain, name) for name in given],
+        lambda left, right: op.add("Or", left, right),
+        [_any_nan(op, name) for name in given],
     )
-    checked = chain.add("Mul", given[0], _raise_if(chain, lost, flags))
+    checked = op.add("Mul", given[0], _raise_if(op, lost, flags))
     for each in nodes:
         each.input[:] = [checked if name == given[0] else name for name in each.input]
-    return [*chain.nodes, *nodes]
+    return [*op.nodes, *nodes]
 
 
-def _sum_zeros(chain: Chain, names: Sequence[str]) -> str:
+def _sum_zeros(op: Tape, names: Sequence[str]) -> str:
     """Return a scalar that is 0 if all values are finite, otherwise NaN: inf * 0 is NaN."""
-    zero = chain.constant(0)
-    sums = [chain.add("ReduceSum", chain.add("Mul", name, zero), keepdims=0) for name in names]
-    return reduce(lambda left, right: chain.add("Add", left, right), sums)
+    zero = op.constant(0)
+    sums = [op.add("ReduceSum", op.add("Mul", name, zero), keepdims=0) for name in names]
+    return reduce(lambda left, right: op.add("Add", left, right), sums)
 
 
-def _any_nan(chain: Chain, name: str) -> str:
+def _any_nan(op: Tape, name: str) -> str:
     """Return a scalar that tells whether a value is NaN."""
-    found = chain.add("Cast", chain.add("IsNaN", name), to=TensorProto.FLOAT)
-    return chain.add("Greater", chain.add("ReduceSum", found, keepdims=0), chain.constant(0))
+    found = op.add("Cast", op.add("IsNaN", name), to=TensorProto.FLOAT)
+    return op.add("Greater", op.add("ReduceSum", found, keepdims=0), op.constant(0))
 
 
-def _raise_if(chain: Chain, lost: str, flags: Mapping[str, Any]) -> str:
+def _raise_if(op: Tape, lost: str, flags: Mapping[str, Any]) -> str:
     """Return the scalar 1 of a kernel that ends the run if a condition holds."""
-    marker = chain.add("Where", lost, chain.constant(np.nan), chain.constant(1))
-    name = chain.new_name()
-    chain.nodes.append(make_kernel(CHAIN, [marker], name, [Step(Kind.MAXIMUM)], **flags))
+    marker = op.add("Where", lost, op.constant(np.nan), op.constant(1))
+    name = op.new_name()
+    op.nodes.append(make_kernel(CHAIN, [marker], name, [Step(Kind.MAXIMUM)], **flags))
     return name

@@ -22,14 +22,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute, has_data, iter_reads, make_identity
+from onnxgraph import Site, Tape, Value, attribute, expand, has_data, iter_reads, make_identity
 
 from simipu.errors import LoadError
 from simipu.numerics.half import HALVES, IR_VERSION
 
-Function = Callable[[Chain, onnx.NodeProto], str]
-"""Function that adds the nodes of a function of a node's first input to a chain, and returns the
-name of the result, not rounded."""
+Function = Callable[[Tape, Site[Any]], Value]
+"""Expansion of a function of the first input, with a result that is not rounded."""
 _HALF_BITS, _DOUBLE_BITS = 11, 53
 _MIN_HALF, _MIN_NORMAL, _FAR = 2.0**-24, 2.0**-14, 2.0**17
 """Smallest half, smallest normal half, and a number larger than all halves."""
@@ -54,122 +53,109 @@ def compute_float(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     unchanged."""
     if node.op_type != "Celu" or node.domain:
         return [node]
-    chain = Chain(f"{node.output[0]}/function")
-    chain.add_as(node.output[0], "Identity", _celu(chain, node))
-    return chain.nodes
+    return expand(node, _celu, Tape(f"{node.output[0]}/function"))
 
 
-def _sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
+def _sigmoid(op: Tape, site: Site[Any]) -> Value:
     """Add 1 / (1 + e^-x). ONNX Runtime uses a rational function, which is inexact for small
     results."""
-    one = chain.constant(1.0)
-    grown = chain.add("Exp", chain.add("Neg", node.input[0]))
-    return chain.add("Div", one, chain.add("Add", one, grown))
+    one = op.constant(1.0)
+    return one / (one + op.Exp(-site.x))
 
 
-def _hard_sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
-    value = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
-    value = chain.add("Mul", value, _double(chain, attribute(node, "alpha", 0.2)))
-    value = chain.add("Add", value, _double(chain, attribute(node, "beta", 0.5)))
-    value = chain.add("Min", chain.add("Max", value, _double(chain, 0)), _double(chain, 1))
-    return _find_nearest(chain, value)
+def _hard_sigmoid(op: Tape, site: Site[Any]) -> Value:
+    value = _widen(op, site) * _float(site.get("alpha", 0.2)) + _float(site.get("beta", 0.5))
+    return _find_nearest(op, op.Min(op.Max(value, 0), 1))
 
 
-def _leaky_relu(chain: Chain, node: onnx.NodeProto) -> str:
-    x, alpha = node.input[0], attribute(node, "alpha", 0.01)
-    product = chain.add("Mul", chain.add("Cast", x, to=TensorProto.DOUBLE), _double(chain, alpha))
-    below = chain.add("Less", x, chain.constant(0.0))
-    return chain.add("Where", below, _find_nearest(chain, product), x)
+def _leaky_relu(op: Tape, site: Site[Any]) -> Value:
+    product = _widen(op, site) * _float(site.get("alpha", 0.01))
+    return op.Where(op.Less(site.x, 0.0), _find_nearest(op, product), site.x)
 
 
-def _mish(chain: Chain, node: onnx.NodeProto) -> str:
+def _mish(op: Tape, site: Site[Any]) -> Value:
     """Add x tanh(log(1 + e^x)), as x n / (n + 2) with n = e^x (e^x + 2), which loses no precision
     for small results."""
-    x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
-    two = _double(chain, 2)
-    grown = chain.add("Exp", chain.add("Min", x, _double(chain, _SATURATED)))
-    grown = chain.add("Mul", grown, chain.add("Add", grown, two))
-    gate = chain.add("Div", grown, chain.add("Add", grown, two))
-    return _find_nearest(chain, chain.add("Mul", x, gate))
+    x = _widen(op, site)
+    power = op.Exp(op.Min(x, _SATURATED))
+    n = power * (power + 2)
+    return _find_nearest(op, x * (n / (n + 2)))
 
 
-def _swish(chain: Chain, node: onnx.NodeProto) -> str:
+def _swish(op: Tape, site: Site[Any]) -> Value:
     """Add x / (1 + e^(-alpha x)), with a gate of 0 for -inf as well."""
-    x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
-    power = chain.add("Exp", chain.add("Mul", x, _double(chain, -attribute(node, "alpha", 1.0))))
-    one = _double(chain, 1)
-    gate = chain.add("Div", one, chain.add("Add", one, power))
-    return _find_nearest(chain, chain.add("Mul", x, gate))
+    x = _widen(op, site)
+    power = op.Exp(x * _float(-site.get("alpha", 1.0)))
+    return _find_nearest(op, x * (1 / (1 + power)))
 
 
-def _hard_swish(chain: Chain, node: onnx.NodeProto) -> str:
+def _hard_swish(op: Tape, site: Site[Any]) -> Value:
     """Add x min(max(x + 3, 0), 6) / 6."""
-    x, six = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, 6)
-    gate = chain.add("Max", chain.add("Add", x, _double(chain, 3)), _double(chain, 0))
-    gate = chain.add("Div", chain.add("Min", gate, six), six)
-    return _find_nearest(chain, chain.add("Mul", x, gate))
+    x = _widen(op, site)
+    gate = op.Min(op.Max(x + 3, 0), 6) / 6
+    return _find_nearest(op, x * gate)
 
 
-def _double(chain: Chain, value: float) -> str:
-    """Add an operator's constant, which is a float, as a double."""
-    return chain.constant(np.float32(value), np.float64)
+def _widen(op: Tape, site: Site[Any]) -> Value:
+    return op.Cast(site.x, to=TensorProto.DOUBLE)
 
 
-def _find_nearest(chain: Chain, value: str) -> str:
+def _float(value: float) -> float:
+    """Return the float of an attribute, which ONNX keeps in 32 bits, as a double."""
+    return float(np.float32(value))
+
+
+def _find_nearest(op: Tape, value: Value) -> Value:
     """Add nodes that convert a double of any size to the nearest half, as a float. Rounding it to
     the nearest float first would create a tie between two halves in one of 300 cases."""
     # Adding and subtracting something large leaves the leading bits, rounded to nearest even: a
     # multiple of the value itself (Veltkamp's splitting), or a constant for subnormals.
-    factor = chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64)
-    grown = chain.add("Mul", value, factor)
-    normal = chain.add("Sub", grown, chain.add("Sub", grown, value))
-    anchor = chain.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _MIN_HALF, np.float64)
-    subnormal = chain.add("Sub", chain.add("Add", value, anchor), anchor)
-    size = chain.add("Abs", value)
-    is_small, is_near = (
-        chain.add("Less", size, chain.constant(bound, np.float64)) for bound in (_MIN_NORMAL, _FAR)
-    )
-    leading = chain.add("Where", is_small, subnormal, normal)
+    multiple = value * (2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1)
+    normal = multiple - (multiple - value)
+    anchor = op.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _MIN_HALF, np.float64)
+    subnormal = value + anchor - anchor
+    size = op.Abs(value)
+    is_small, is_near = op.Less(size, _MIN_NORMAL), op.Less(size, _FAR)
+    leading = op.Where(is_small, subnormal, normal)
     # Infinity minus infinity is NaN.
-    return chain.add("Cast", chain.add("Where", is_near, leading, value), to=TensorProto.FLOAT)
+    return op.Cast(op.Where(is_near, leading, value), to=TensorProto.FLOAT)
 
 
-def _celu(chain: Chain, node: onnx.NodeProto) -> str:
-    alpha = attribute(node, "alpha", 1.0)
-    return _bend(chain, node.input[0], alpha, unit=alpha)
+def _elu(op: Tape, site: Site[Any]) -> Value:
+    return _bend(op, site.x, site.get("alpha", 1.0))
 
 
-def _selu(chain: Chain, node: onnx.NodeProto) -> str:
-    alpha = attribute(node, "alpha", 1.67326319217681884765625)
-    gamma = attribute(node, "gamma", 1.05070102214813232421875)
-    return chain.add("Mul", _bend(chain, node.input[0], alpha), chain.constant(gamma))
+def _celu(op: Tape, site: Site[Any]) -> Value:
+    alpha = site.get("alpha", 1.0)
+    return _bend(op, site.x, alpha, unit=alpha)
 
 
-def _bend(chain: Chain, x: str, alpha: float, unit: float = 1.0) -> str:
+def _selu(op: Tape, site: Site[Any]) -> Value:
+    alpha = site.get("alpha", 1.67326319217681884765625)
+    gamma = float(site.get("gamma", 1.05070102214813232421875))
+    return _bend(op, site.x, alpha) * gamma
+
+
+def _bend(op: Tape, x: Value, alpha: float, unit: float = 1.0) -> Value:
     """Add x, or below zero alpha (e^(x / unit) - 1). The latter is computed as 2 t / (1 - t), with
     t the hyperbolic tangent of its half, which loses no precision for small x."""
-    zero, one, two = (chain.constant(value) for value in (0.0, 1.0, 2.0))
-    below = chain.add("Min", x, zero)
-    tangent = chain.add("Tanh", chain.add("Div", below, chain.constant(2.0 * unit)))
-    less = chain.add("Div", chain.add("Mul", tangent, two), chain.add("Sub", one, tangent))
-    less = chain.add("Mul", less, chain.constant(alpha))
-    return chain.add("Where", chain.add("Greater", x, zero), x, less)
+    tangent = op.Tanh(op.Min(x, 0.0) / (2.0 * unit))
+    negative = tangent * 2.0 / (1.0 - tangent) * alpha
+    return op.Where(op.Greater(x, 0.0), x, negative)
 
 
-def _gelu(chain: Chain, node: onnx.NodeProto) -> str:
+def _gelu(op: Tape, site: Site[Any]) -> Value:
     """Add max(x, 0) minus |x| times the tail of the normal distribution beyond |x|. On the left, 1
     + erf(x) would lose all precision."""
-    half = chain.constant(0.5)
     # Bounded, so that an infinity is not multiplied by the tail of 0.
-    size = chain.add("Min", chain.add("Abs", node.input[0]), chain.constant(_BEYOND_TAIL))
-    at = chain.add("Add", chain.add("Mul", size, half), chain.constant(1.0))
-    at = chain.add("Reciprocal", at)
-    *others, power = (chain.constant(each) for each in _fit_tail())
-    for each in reversed(others):
-        power = chain.add("Add", chain.add("Mul", power, at), each)
-    square = chain.add("Mul", chain.add("Mul", size, size), half)
-    tail = chain.add("Mul", at, chain.add("Exp", chain.add("Sub", power, square)))
-    return chain.add("Sub", chain.add("Relu", node.input[0]), chain.add("Mul", size, tail))
+    size = op.Min(op.Abs(site.x), _BEYOND_TAIL)
+    at = op.Reciprocal(size * 0.5 + 1.0)
+    *others, last = _fit_tail()
+    power = op.constant(last)
+    for coefficient in reversed(others):
+        power = power * at + coefficient
+    tail = at * op.Exp(power - size * size * 0.5)
+    return op.Relu(site.x) - size * tail
 
 
 @cache
@@ -186,7 +172,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "Sigmoid": _sigmoid,
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky_relu,
-    "Elu": lambda chain, node: _bend(chain, node.input[0], attribute(node, "alpha", 1.0)),
+    "Elu": _elu,
     "Celu": _celu,
     "Selu": _selu,
     "Gelu": _gelu,
@@ -355,13 +341,13 @@ def _make_model(
     return helper.make_model(graph, opset_imports=list(opsets), ir_version=IR_VERSION)
 
 
-def tabulate(chain: Chain, result: str, opset: int, lower: Lower) -> npt.NDArray[np.float16]:
-    """Return the values of all halves x of the function that a chain's nodes compute."""
-    model = _make_model(chain.nodes, result, [helper.make_opsetid("", opset)])
+def tabulate(op: Tape, result: str, opset: int, lower: Lower) -> npt.NDArray[np.float16]:
+    """Return the values of all halves x of the function that the nodes of a tape compute."""
+    model = _make_model(op.nodes, result, [helper.make_opsetid("", opset)])
     values = _tabulate(lower(model).SerializeToString(deterministic=True))
     if values is None:
         raise LoadError(
-            f"activation function {chain.prefix}: ONNX Runtime cannot compute it in opset {opset}; "
+            f"activation function {op.prefix}: ONNX Runtime cannot compute it in opset {opset}; "
             "convert the model to opset 17"
         )
     return values

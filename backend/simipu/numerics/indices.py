@@ -30,7 +30,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     STANDARD_DOMAINS,
-    Chain,
+    Tape,
     attribute,
     describe_node,
     find_opset,
@@ -104,36 +104,36 @@ class IndexGuard:
                 self._guard_graph(body, shapes, scope, is_main=False)
             if _is_guarded(node, scope, engine_checks=self.engine_checks):
                 self._count += 1
-                chain = Chain(f"{self._prefix}/{self._count}")
-                self._guard(chain, node, known, scope, is_main=is_main)
-                nodes += chain.nodes
+                op = Tape(f"{self._prefix}/{self._count}")
+                self._guard(op, node, known, scope, is_main=is_main)
+                nodes += op.nodes
             nodes.append(node)
         replace_nodes(graph, nodes)
 
     def _guard(
-        self, chain: Chain, node: onnx.NodeProto, shapes: _Shapes, scope: _Scope, *, is_main: bool
+        self, op: Tape, node: onnx.NodeProto, shapes: _Shapes, scope: _Scope, *, is_main: bool
     ) -> None:
         """Add to `chain` the nodes that bring the indices of `node` into range, and have the node
         use their result."""
-        indices = chain.add("Cast", node.input[_INDICES], to=TensorProto.INT64)
-        sizes = self._find_sizes(chain, node, indices, shapes, scope)
-        clamped = self._clamp(chain, indices, sizes)
+        indices = op.add("Cast", node.input[_INDICES], to=TensorProto.INT64)
+        sizes = self._find_sizes(op, node, indices, shapes, scope)
+        clamped = self._clamp(op, indices, sizes)
         is_constant = scope.get(node.input[_INDICES]) is not None
         raises = self.raises or is_constant or operator_of(node).writes_by_indices
         if raises and not self.engine_checks:
-            fault = _measure_fault(chain, indices, clamped)
+            fault = _measure_fault(op, indices, clamped)
             if is_main:
                 self.faults[fault] = (
                     f"{describe_node(node)}: an index is outside of the tensor that it selects from"
                 )
             else:
-                is_fault = chain.add("Cast", fault, to=TensorProto.BOOL)
-                count = chain.add("Cast", is_fault, to=TensorProto.INT64)
-                clamped = self._clamp(chain, clamped, _end_run(chain, sizes, count))
+                is_fault = op.add("Cast", fault, to=TensorProto.BOOL)
+                count = op.add("Cast", is_fault, to=TensorProto.INT64)
+                clamped = self._clamp(op, clamped, _end_run(op, sizes, count))
         node.input[_INDICES] = clamped
 
     def _find_sizes(
-        self, chain: Chain, node: onnx.NodeProto, indices: str, shapes: _Shapes, scope: _Scope
+        self, op: Tape, node: onnx.NodeProto, indices: str, shapes: _Shapes, scope: _Scope
     ) -> str:
         """Return the name of the sizes of the axes that indices select from. Without
         `engine_checks` the run ends if one of them is 0."""
@@ -143,18 +143,18 @@ class IndexGuard:
                 name: (*weight.dims,) for name, weight in weights.items() if weight is not None
             }
         sizes = _known_sizes(node, shapes)
-        name = _add_sizes(chain, node) if sizes is None else chain.constant(sizes, np.int64)
+        name = _add_sizes(op, node) if sizes is None else op.constant(sizes, np.int64)
         if self.engine_checks or (sizes is not None and 0 not in sizes):
             return name
-        return _end_run(chain, name, _count_empty(chain, name, indices))
+        return _end_run(op, name, _count_empty(op, name, indices))
 
-    def _clamp(self, chain: Chain, indices: str, sizes: str) -> str:
-        first = chain.add("Neg", sizes)
-        last = chain.add("Sub", sizes, chain.constant(1, np.int64))
+    def _clamp(self, op: Tape, indices: str, sizes: str) -> str:
+        first = op.add("Neg", sizes)
+        last = op.add("Sub", sizes, op.constant(1, np.int64))
         if self._opset >= _WHOLE_EXTREMES_OPSET:
-            return chain.add("Max", chain.add("Min", indices, last), first)
-        smaller = _add_extreme(chain, self._opset, "Sub", indices, last)
-        return _add_extreme(chain, self._opset, "Add", smaller, first)
+            return op.add("Max", op.add("Min", indices, last), first)
+        smaller = _add_extreme(op, self._opset, "Sub", indices, last)
+        return _add_extreme(op, self._opset, "Add", smaller, first)
 
 
 def needs_guards(graph: onnx.GraphProto, *, engine_checks: bool = True) -> bool:
@@ -272,58 +272,58 @@ def _find_batch_dims(node: onnx.NodeProto) -> int:
     return count
 
 
-def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
+def _add_sizes(op: Tape, node: onnx.NodeProto) -> str:
     """Add nodes that compute these sizes at run time."""
-    shape = chain.add("Shape", node.input[0])
+    shape = op.add("Shape", node.input[0])
     if operator_of(node).indexing is Indexing.ALONG_AXIS:
-        return chain.add("Gather", shape, chain.constant(attribute(node, "axis", 0), np.int64))
-    begin = chain.shape([_find_batch_dims(node)])
-    count = chain.add("Gather", chain.add("Shape", node.input[_INDICES]), chain.shape([-1]))
-    sizes = chain.add("Slice", shape, begin, chain.add("Add", begin, count), chain.shape([0]))
-    return chain.add("Reshape", sizes, count)  # ends the run if a tuple has more parts than axes
+        return op.add("Gather", shape, op.constant(attribute(node, "axis", 0), np.int64))
+    begin = op.ints([_find_batch_dims(node)])
+    count = op.add("Gather", op.add("Shape", node.input[_INDICES]), op.ints([-1]))
+    sizes = op.add("Slice", shape, begin, op.add("Add", begin, count), op.ints([0]))
+    return op.add("Reshape", sizes, count)  # ends the run if a tuple has more parts than axes
 
 
-def _count_empty(chain: Chain, sizes: str, indices: str) -> str:
+def _count_empty(op: Tape, sizes: str, indices: str) -> str:
     """Add nodes that count the sizes that are 0, and return the name of the count, a tensor of one
     element. It is 0 without indices, which read nothing."""
-    sizes = chain.add("Reshape", sizes, chain.shape([-1]))
-    is_empty = chain.add("Equal", sizes, chain.constant(0, np.int64))
-    count = chain.add("ReduceSum", chain.add("Cast", is_empty, to=TensorProto.INT64), keepdims=1)
-    has_indices = chain.add("Cast", chain.add("Size", indices), to=TensorProto.BOOL)
-    return chain.add("Mul", count, chain.add("Cast", has_indices, to=TensorProto.INT64))
+    sizes = op.add("Reshape", sizes, op.ints([-1]))
+    is_empty = op.add("Equal", sizes, op.constant(0, np.int64))
+    count = op.add("ReduceSum", op.add("Cast", is_empty, to=TensorProto.INT64), keepdims=1)
+    has_indices = op.add("Cast", op.add("Size", indices), to=TensorProto.BOOL)
+    return op.add("Mul", count, op.add("Cast", has_indices, to=TensorProto.INT64))
 
 
-def _end_run(chain: Chain, sizes: str, count: str) -> str:
+def _end_run(op: Tape, sizes: str, count: str) -> str:
     """Add nodes that return `sizes`, and that end the run if the count, a tensor of one element, is
     above 0: a Reshape cannot add elements.
 
     OpenVINO removes a Reshape from one axis to one axis unseen. So this one has two axes, both of
     unknown size: k sizes and their copies, (k, 2) -> (k + count, 2 + count).
     """
-    column = chain.add("Reshape", sizes, chain.shape([-1, 1]))
-    pairs = chain.add("Concat", column, column, axis=1)
-    shape = chain.add("Add", chain.add("Shape", pairs), count)
-    pairs = chain.add("Reshape", pairs, shape)
-    column = chain.add("Gather", pairs, chain.constant(0, np.int64), axis=1)
-    return chain.add("Reshape", column, chain.add("Shape", sizes))
+    column = op.add("Reshape", sizes, op.ints([-1, 1]))
+    pairs = op.add("Concat", column, column, axis=1)
+    shape = op.add("Add", op.add("Shape", pairs), count)
+    pairs = op.add("Reshape", pairs, shape)
+    column = op.add("Gather", pairs, op.constant(0, np.int64), axis=1)
+    return op.add("Reshape", column, op.add("Shape", sizes))
 
 
-def _measure_fault(chain: Chain, indices: str, clamped: str) -> str:
+def _measure_fault(op: Tape, indices: str, clamped: str) -> str:
     """Add the nodes that compute how far indices are from the clamped ones at most, a tensor of one
     element, and return its name."""
     # Not by Abs: OpenVINO drops it from constants (docs/upstream.md has the report).
-    moved = chain.add("Reshape", chain.add("Sub", indices, clamped), chain.shape([-1]))
-    none = chain.shape([0])  # there may be no indices
-    both = chain.add("Concat", moved, chain.add("Neg", moved), none, axis=0)
-    return chain.add("ReduceMax", both, keepdims=1)
+    moved = op.add("Reshape", op.add("Sub", indices, clamped), op.ints([-1]))
+    none = op.ints([0])  # there may be no indices
+    both = op.add("Concat", moved, op.add("Neg", moved), none, axis=0)
+    return op.add("ReduceMax", both, keepdims=1)
 
 
-def _add_extreme(chain: Chain, opset: int, sign: str, left: str, right: str) -> str:
+def _add_extreme(op: Tape, opset: int, sign: str, left: str, right: str) -> str:
     """Add the smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have Min
     and Max for floats only: (a + b -+ |a - b|) / 2."""
-    total, moved = chain.add("Add", left, right), chain.add("Sub", left, right)
+    total, moved = op.add("Add", left, right), op.add("Sub", left, right)
     if opset >= _SIGN_OPSET:
-        distance = chain.add("Mul", moved, chain.add("Sign", moved))
+        distance = op.add("Mul", moved, op.add("Sign", moved))
     else:
-        distance = chain.add("Abs", moved)
-    return chain.add("Div", chain.add(sign, total, distance), chain.constant(2, np.int64))
+        distance = op.add("Abs", moved)
+    return op.add("Div", op.add(sign, total, distance), op.constant(2, np.int64))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import STANDARD_DOMAINS, Chain, describe_node, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import STANDARD_DOMAINS, Tape, describe_node, iter_bodies, iter_nodes, replace_nodes
 
 from simipu.errors import AcceleratorError
 from simipu.numerics.recurrent import GATES
@@ -36,14 +36,14 @@ def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         if _has_lengths(node):
-            chain = Chain(f"{next(filter(None, node.output))}/lengths")
-            name = _clamp(chain, node)
+            op = Tape(f"{next(filter(None, node.output))}/lengths")
+            name = _clamp(op, node)
             faults[name] = (
                 f"{describe_node(node)}: a length in sequence_lens is not from 0 to the number of "
                 "steps"
             )
             model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1]))
-            nodes += chain.nodes
+            nodes += op.nodes
         nodes.append(node)
     replace_nodes(model.graph, nodes)
     return True
@@ -58,14 +58,14 @@ def _has_lengths(node: onnx.NodeProto) -> bool:
     )
 
 
-def _clamp(chain: Chain, node: onnx.NodeProto) -> str:
+def _clamp(op: Tape, node: onnx.NodeProto) -> str:
     """Replace the node's lengths by their nearest ones within range, and return the name of a
     number that is 1 if one was outside."""
-    steps = chain.add("Gather", chain.add("Shape", node.input[0]), chain.constant(0, np.int64))
-    lengths = chain.add("Cast", node.input[_LENGTHS], to=TensorProto.INT64)
-    zero = chain.constant(0, np.int64)
-    is_low, is_high = chain.add("Less", lengths, zero), chain.add("Less", steps, lengths)
-    clamped = chain.add("Where", is_low, zero, chain.add("Where", is_high, steps, lengths))
-    wrong = chain.add("Cast", chain.add("Or", is_low, is_high), to=TensorProto.INT64)
-    node.input[_LENGTHS] = chain.add("Cast", clamped, to=TensorProto.INT32)
-    return chain.add("Reshape", chain.add("ReduceMax", wrong, keepdims=0), chain.shape([1]))
+    steps = op.add("Gather", op.add("Shape", node.input[0]), op.constant(0, np.int64))
+    lengths = op.add("Cast", node.input[_LENGTHS], to=TensorProto.INT64)
+    zero = op.constant(0, np.int64)
+    is_low, is_high = op.add("Less", lengths, zero), op.add("Less", steps, lengths)
+    clamped = op.add("Where", is_low, zero, op.add("Where", is_high, steps, lengths))
+    wrong = op.add("Cast", op.add("Or", is_low, is_high), to=TensorProto.INT64)
+    node.input[_LENGTHS] = op.add("Cast", clamped, to=TensorProto.INT32)
+    return op.add("Reshape", op.add("ReduceMax", wrong, keepdims=0), op.ints([1]))

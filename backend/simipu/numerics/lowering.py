@@ -20,7 +20,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
-    Chain,
+    NoFacts,
+    Site,
+    Tape,
     attribute,
     find_opset,
     forget_values,
@@ -448,15 +450,16 @@ class _Lowering:
         return make_kernel(CHAIN, [source], result, [step], **self._flags())
 
     def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
-        if make := function_of(node):
-            chain = Chain(f"{results[0]}/function")
-            self._round(chain, make(chain, node), operator_of(node).rounding_of(node), results[0])
-            return chain.nodes
-        chain = Chain(f"{results[0]}/rounded", [node])
+        if function := function_of(node):
+            op = Tape(f"{results[0]}/function")
+            unrounded = function(op, Site(node, NoFacts(), op))
+            self._round(op, unrounded, operator_of(node).rounding_of(node), results[0])
+            return op.nodes
+        op = Tape(f"{results[0]}/rounded", nodes=[node])
         node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
         for name in results:
-            self._round(chain, f"{name}/exact", operator_of(node).rounding_of(node), name)
-        return chain.nodes
+            self._round(op, f"{name}/exact", operator_of(node).rounding_of(node), name)
+        return op.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return the nodes of a product that a kernel computes, or whose sums are kept in half; an
@@ -465,16 +468,16 @@ class _Lowering:
             return self._lower_recurrence(found)
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
-        operands, chain = self._operands_of(node), Chain(f"{node.output[0]}/partials")
+        operands, op = self._operands_of(node), Tape(f"{node.output[0]}/partials")
         if self._is_for_kernels(node):
-            total = self._multiply(chain, node, operands.block)
-            total = finish_product(chain, total, node, operands.result, self._apply)
+            total = self._multiply(op, node, operands.block)
+            total = finish_product(op, total, node, operands.result, self._apply)
         elif operands.block:
-            total = add_product(chain, node, operands)
+            total = add_product(op, node, operands)
         else:
             return []
-        self._round(chain, total, operator_of(node).rounding, node.output[0])
-        return chain.nodes
+        self._round(op, total, operator_of(node).rounding, node.output[0])
+        return op.nodes
 
     def _recurrence(self, node: onnx.NodeProto) -> Recurrence | None:
         """Return the recurrence of a node that a kernel computes, or None for another node."""
@@ -486,31 +489,31 @@ class _Lowering:
         assert self.numerics is not None
 
         def hold(function: Activation) -> str:
-            chain = Chain(function.name)
-            result = function.add(chain, "x")
-            made = tabulate(chain, result, self.version, lambda model: lower(model, self.numerics))
+            op = Tape(function.name)
+            result = function.add(op, "x")
+            made = tabulate(op, result, self.version, lambda model: lower(model, self.numerics))
             return self._hold(Table("", made))
 
-        chain = Chain(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
+        op = Tape(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
         overflow = int(self.numerics.nan_on_overflow)
-        add_kernel(chain, recurrence, HALF_BLOCK, hold, overflow)
-        return chain.nodes
+        add_kernel(op, recurrence, HALF_BLOCK, hold, overflow)
+        return op.nodes
 
-    def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
+    def _multiply(self, op: Tape, node: onnx.NodeProto, block: int) -> str:
         """Add the product by a kernel, without a Gemm's scales or a bias, and return its result's
         name."""
         assert self.numerics is not None
         flags = self._flags()
         if node.op_type in CONVOLUTIONS:
             left, right, result = (self.shapes[name] for name in (*node.input[:2], node.output[0]))
-            placed = place_operands(chain, node, (left, right, result))
+            placed = place_operands(op, node, (left, right, result))
             sides = [self.codes.get(name, name) for name in (placed.field, placed.filters)]
-            pads, total = [*placed.before, *placed.after], chain.new_name()
+            pads, total = [*placed.before, *placed.after], op.new_name()
             made = make_convolution(placed.geometry, pads, sides, total, block, flags)
         else:
-            sides, total = [self.codes.get(name, name) for name in node.input[:2]], chain.new_name()
+            sides, total = [self.codes.get(name, name) for name in node.input[:2]], op.new_name()
             made = make_product(node, sides, total, block, flags)
-        chain.nodes.append(made)
+        op.nodes.append(made)
         self.dims[total] = self.dims[node.output[0]]
         return total
 
@@ -523,28 +526,28 @@ class _Lowering:
             "raises": int(self.numerics.raises),
         }
 
-    def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:
+    def _apply(self, op: Tape, op_type: str, left: str, right: str, shape: Shape | None) -> str:
         """Add an operator of a product and another operand, in float, which the node of the product
         can include."""
         if self.kernels is KernelUse.APART:
-            return chain.add(op_type, left, right)
-        made = chain.new_name()
+            return op.add(op_type, left, right)
+        made = op.new_name()
         self.dims[made] = self.dims[left]
         if shape is not None:
             self.dims[right] = shape
-        chain.nodes.append(self._step(left, Step(BINARY[op_type][0], operand=right), made))
+        op.nodes.append(self._step(left, Step(BINARY[op_type][0], operand=right), made))
         return made
 
     def _round(
-        self, chain: Chain, source: str, rounding: Rounding = Rounding.ROUNDED, result: str = ""
+        self, op: Tape, source: str, rounding: Rounding = Rounding.ROUNDED, result: str = ""
     ) -> str:
         assert self.numerics is not None
         if self.has_kernels:
-            made = result or chain.new_name()
-            chain.nodes.append(self._step(source, Step(Kind.NONE, ROUNDINGS[rounding]), made))
+            made = result or op.new_name()
+            op.nodes.append(self._step(source, Step(Kind.NONE, ROUNDINGS[rounding]), made))
             return made
         return round_to_half(
-            chain,
+            op,
             source,
             nan_on_overflow=self.numerics.nan_on_overflow,
             bounded=rounding is Rounding.BOUNDED,
@@ -556,7 +559,7 @@ class _Lowering:
         """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of
         2."""
         source, result = node.input[0], node.output[0]
-        scale, chain = attribute(node, "scale", 0), Chain(f"{result}/scaled")
+        scale, op = attribute(node, "scale", 0), Tape(f"{result}/scaled")
         if result in self.codes:
             return []
         if result in self.quarters:
@@ -566,27 +569,27 @@ class _Lowering:
                 return [self._step(source, quarter_step(self.quarters[result], scale), result)]
             overflow = self.numerics.nan_on_overflow
             round_to_quarter(
-                chain, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result
+                op, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result
             )
-            return chain.nodes
+            return op.nodes
         if source in self.quarters:
             # Computed 8-bit values are already at their scale: `round_to_quarter` gives values, not
             # codes. The codes of weights were decoded at scale 0.
             if source not in self.weights or not scale:
                 return [_identity(node)]
-            chain.add_as(result, "Mul", source, chain.constant(2.0**scale))
-            return chain.nodes
+            op.add_as(result, "Mul", source, op.constant(2.0**scale))
+            return op.nodes
         if result in self.halves:
             if source in self.halves:
                 return [_identity(node)]
             # From whole numbers, truths or wider floats: cast by way of float, which may be too
             # large for half.
-            source = chain.add("Cast", source, to=TensorProto.FLOAT)
+            source = op.add("Cast", source, to=TensorProto.FLOAT)
             if self.numerics is None:
-                chain.add_as(result, "Identity", source)
+                op.add_as(result, "Identity", source)
             else:
-                self._round(chain, source, Rounding.ROUNDED, result)
-            return chain.nodes
+                self._round(op, source, Rounding.ROUNDED, result)
+            return op.nodes
         # Halves are already floats; to other types ONNX Runtime casts from float as the chip does
         # from half.
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
-from onnxgraph import Chain, attribute
+from onnxgraph import Tape, attribute
 
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
 from simipu.numerics.convolution import CONVOLUTIONS, convolve
@@ -53,21 +53,21 @@ class Operands:
         return self.left[0 if node.op_type == "Gemm" and attribute(node, "transA", 0) else -1]
 
 
-def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
+def add_product(op: Tape, node: onnx.NodeProto, operands: Operands) -> str:
     """Add the nodes that compute a matrix product or a convolution in half partials, and return the
     name of the result, which is not yet rounded if a bias was added."""
     left, right, result = operands.left, operands.right, operands.result
     if node.op_type in CONVOLUTIONS:
-        total = convolve(chain, node, (left, right, result), operands.block, operands.round)
-        return finish_product(chain, total, node, result, _add_node)
+        total = convolve(op, node, (left, right, result), operands.block, operands.round)
+        return finish_product(op, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]
     # A Gemm also transposes and scales: transposing comes before the sums, scaling after them.
     for i, transposed in enumerate(("transA", "transB") if node.op_type == "Gemm" else ()):
         if attribute(node, transposed, 0):
-            names[i], shapes[i] = chain.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
+            names[i], shapes[i] = op.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
     sizes = shapes[0], shapes[1]
-    total = multiply_blocks(chain, names[0], names[1], sizes, operands.block, operands.round)
-    return finish_product(chain, total, node, result, _add_node)
+    total = multiply_blocks(op, names[0], names[1], sizes, operands.block, operands.round)
+    return finish_product(op, total, node, result, _add_node)
 
 
 def has_bias(node: onnx.NodeProto) -> bool:
@@ -75,34 +75,32 @@ def has_bias(node: onnx.NodeProto) -> bool:
     return len(node.input) > BIAS and bool(node.input[BIAS])
 
 
-Apply = Callable[[Chain, str, str, str, Shape | None], str]
-"""Function that adds an operator of two tensors, with a float result, to a chain, and returns the
+Apply = Callable[[Tape, str, str, str, Shape | None], str]
+"""Function that adds an operator of two tensors, with a float result, to a tape, and returns the
 name of the result. It gets the shape of the second tensor, or None for a tensor of the model."""
 
 
-def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape | None) -> str:
-    return chain.add(op_type, left, right)
+def _add_node(op: Tape, op_type: str, left: str, right: str, _shape: Shape | None) -> str:
+    return op.add(op_type, left, right)
 
 
-def finish_product(
-    chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply
-) -> str:
+def finish_product(op: Tape, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
     """Add the bias and the scales of a Gemm or a convolution to its product."""
     if node.op_type in CONVOLUTIONS:
         if not has_bias(node):
             return total
         ones = [1] * (len(result) - 2)
-        bias = chain.add("Reshape", node.input[BIAS], chain.shape([-1, *ones]))
-        return apply(chain, "Add", total, bias, (result[1], *ones))
+        bias = op.add("Reshape", node.input[BIAS], op.ints([-1, *ones]))
+        return apply(op, "Add", total, bias, (result[1], *ones))
     if node.op_type != "Gemm":
         return total
     # alpha * (A x B) + beta * C, in float: the caller rounds once, at the end.
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
     if alpha != 1:
-        total = apply(chain, "Mul", total, chain.constant(alpha), ())
+        total = apply(op, "Mul", total, op.constant(alpha), ())
     if not has_bias(node):
         return total
-    bias = node.input[BIAS]
+    addend: str = node.input[BIAS]
     if beta != 1:
-        bias = chain.add("Mul", bias, chain.constant(beta))
-    return apply(chain, "Add", total, bias, None)
+        addend = op.add("Mul", addend, op.constant(beta))
+    return apply(op, "Add", total, addend, None)

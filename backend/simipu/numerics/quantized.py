@@ -22,7 +22,7 @@ from math import prod
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute, describe_node, find_opset, iter_graphs, replace_nodes
+from onnxgraph import Tape, attribute, describe_node, find_opset, iter_graphs, replace_nodes
 
 from simipu.errors import AcceleratorError
 
@@ -60,16 +60,16 @@ def quantize_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             rewrite = None if node.domain else _REWRITES.get(node.op_type)
-            chain = Chain(f"{node.output[0]}/quantized") if rewrite else Chain("")
+            op = Tape(f"{node.output[0]}/quantized") if rewrite else Tape("")
             if rewrite is not None:
-                rewrite(chain, node, facts)
-            if chain.nodes and opset < _ROUND_OPSET:
+                rewrite(op, node, facts)
+            if op.nodes and opset < _ROUND_OPSET:
                 raise AcceleratorError(
                     f"{describe_node(node)} is not exact in opset {opset}; remove the accelerator, "
                     f"or convert the model to opset {_ROUND_OPSET} or later"
                 )
-            nodes += chain.nodes or [node]
-            is_changed |= bool(chain.nodes)
+            nodes += op.nodes or [node]
+            is_changed |= bool(op.nodes)
         if is_changed:
             replace_nodes(graph, nodes)
     return is_changed
@@ -90,7 +90,7 @@ def _collect(inferred: onnx.ModelProto) -> _Facts:
     return _Facts(types, shapes)
 
 
-def _quantize(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _quantize(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Round x / scale before QuantizeLinear."""
     source, scale = node.input[:2]
     kind = facts.types.get(source)
@@ -100,85 +100,85 @@ def _quantize(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
     along = scale
     if not facts.is_scalar(node, scale):
         rank = len(facts.shape_of(node, source))
-        along = _place(chain, scale, rank, attribute(node, "axis", 1))
-    rounded = chain.add("Round", chain.add("Div", source, along))
+        along = _place(op, scale, rank, attribute(node, "axis", 1))
+    rounded = op.add("Round", op.add("Div", source, along))
     quantized = _copy(node)
-    quantized.input[0] = chain.add("Mul", rounded, along)
-    chain.nodes.append(quantized)
+    quantized.input[0] = op.add("Mul", rounded, along)
+    op.nodes.append(quantized)
 
 
-def _quantize_dynamically(chain: Chain, node: onnx.NodeProto, _facts: _Facts) -> None:
+def _quantize_dynamically(op: Tape, node: onnx.NodeProto, _facts: _Facts) -> None:
     """Compute the codes of DynamicQuantizeLinear from its scale and zero point."""
     codes, scale, zero = node.output
     ranged = _copy(node)
-    ranged.output[0] = f"{chain.prefix}/codes"
-    chain.nodes.append(ranged)
-    rounded = chain.add("Round", chain.add("Div", node.input[0], scale))
-    _finish(chain, codes, rounded, zero, TensorProto.UINT8)
+    ranged.output[0] = f"{op.prefix}/codes"
+    op.nodes.append(ranged)
+    rounded = op.add("Round", op.add("Div", node.input[0], scale))
+    _finish(op, codes, rounded, zero, TensorProto.UINT8)
 
 
-def _finish(chain: Chain, result: str, rounded: str, zero: str, kind: int) -> None:
+def _finish(op: Tape, result: str, rounded: str, zero: str, kind: int) -> None:
     """Add the codes of whole numbers in float: with the zero point, within the type's range."""
     ends = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
-    total = chain.add("Add", rounded, chain.add("Cast", zero, to=TensorProto.FLOAT))
-    limits = chain.constant(ends.min), chain.constant(ends.max)
-    chain.add_as(result, "Cast", chain.add("Clip", total, *limits), to=kind)
+    total = op.add("Add", rounded, op.add("Cast", zero, to=TensorProto.FLOAT))
+    limits = op.constant(ends.min), op.constant(ends.max)
+    op.add_as(result, "Cast", op.add("Clip", total, *limits), to=kind)
 
 
-def _scale_matmul(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _scale_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Compute QLinearMatMul as MatMulInteger, and quantize the sums."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
     if not facts.is_scalar(node, a_scale) or not facts.is_scalar(node, y_scale):
         raise _refuse(node, "scales by row")
-    total = helper.make_node("MatMulInteger", [a, b, a_zero, b_zero], [f"{chain.prefix}/sums"])
-    _add_split(chain, total, facts)
-    _requantize(chain, node, total.output[0], (a_scale, b_scale, y_scale, y_zero), facts)
+    total = helper.make_node("MatMulInteger", [a, b, a_zero, b_zero], [f"{op.prefix}/sums"])
+    _add_split(op, total, facts)
+    _requantize(op, node, total.output[0], (a_scale, b_scale, y_scale, y_zero), facts)
 
 
-def _scale_convolution(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _scale_convolution(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Compute QLinearConv as ConvInteger, add the bias, and quantize the sums."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
-    total = helper.make_node("ConvInteger", [x, w, x_zero, w_zero], [f"{chain.prefix}/sums"])
+    total = helper.make_node("ConvInteger", [x, w, x_zero, w_zero], [f"{op.prefix}/sums"])
     total.attribute.extend(node.attribute)
-    _add_split(chain, total, facts)
+    _add_split(op, total, facts)
     sums, rank = total.output[0], len(facts.shape_of(node, x))
     if any(bias):
-        sums = chain.add("Add", sums, _place(chain, bias[0], rank, 1))
+        sums = op.add("Add", sums, _place(op, bias[0], rank, 1))
     if not facts.is_scalar(node, w_scale):
-        w_scale = _place(chain, w_scale, rank, 1)
-    _requantize(chain, node, sums, (x_scale, w_scale, y_scale, y_zero), facts)
+        w_scale = _place(op, w_scale, rank, 1)
+    _requantize(op, node, sums, (x_scale, w_scale, y_scale, y_zero), facts)
 
 
 def _requantize(
-    chain: Chain, node: onnx.NodeProto, sums: str, names: Sequence[str], facts: _Facts
+    op: Tape, node: onnx.NodeProto, sums: str, names: Sequence[str], facts: _Facts
 ) -> None:
     """Add the codes of sums: their product with one scale, as ONNX Runtime has it, is rounded."""
     left, right, scale, zero = names
-    factor = chain.add("Div", chain.add("Mul", left, right), scale)
-    values = chain.add("Mul", chain.add("Cast", sums, to=TensorProto.FLOAT), factor)
+    factor = op.add("Div", op.add("Mul", left, right), scale)
+    values = op.add("Mul", op.add("Cast", sums, to=TensorProto.FLOAT), factor)
     kind = facts.types.get(zero, TensorProto.UINT8)
-    _finish(chain, node.output[0], chain.add("Round", values), zero, kind)
+    _finish(op, node.output[0], op.add("Round", values), zero, kind)
 
 
-def _add_split(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _add_split(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Add a product of whole numbers, split if its sums are long."""
-    before = len(chain.nodes)
-    _REWRITES[node.op_type](chain, node, facts)
-    if len(chain.nodes) == before:
-        chain.nodes.append(node)
+    before = len(op.nodes)
+    _REWRITES[node.op_type](op, node, facts)
+    if len(op.nodes) == before:
+        op.nodes.append(node)
 
 
-def _split_matmul(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _split_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     left, right = (facts.shape_of(node, name) for name in node.input[:2])
     axis = -min(len(right), _MATRIX_AXES)
     terms = right[axis] if left[-1] is None else left[-1]
     if terms is None:
         raise _refuse(node, "sums of unknown length")
     if terms > MAX_TERMS:
-        _split(chain, node, terms, MAX_TERMS, (-1, axis))
+        _split(op, node, terms, MAX_TERMS, (-1, axis))
 
 
-def _split_convolution(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> None:
+def _split_convolution(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     filters = facts.shape_of(node, node.input[1])
     if None in filters:
         raise _refuse(node, "sums of unknown length")
@@ -187,35 +187,33 @@ def _split_convolution(chain: Chain, node: onnx.NodeProto, facts: _Facts) -> Non
         return
     if attribute(node, "group", 1) != 1 or prod(taps) > MAX_TERMS:
         raise _refuse(node, f"sums of {channels * prod(taps)} products")
-    _split(chain, node, channels, MAX_TERMS // prod(taps), (1, 1))
+    _split(op, node, channels, MAX_TERMS // prod(taps), (1, 1))
 
 
-def _split(
-    chain: Chain, node: onnx.NodeProto, size: int, block: int, axes: tuple[int, int]
-) -> None:
+def _split(op: Tape, node: onnx.NodeProto, size: int, block: int, axes: tuple[int, int]) -> None:
     """Add the sum of products of slices of both operands."""
     sums: list[str] = []
     for start in range(0, size, block):
         part = _copy(node)
         for place, axis in enumerate(axes):
             ends = ([start], [min(start + block, size)], [axis])
-            limits = [chain.shape(values) for values in ends]
-            part.input[place] = chain.add("Slice", node.input[place], *limits)
-        part.output[0] = chain.new_name()
+            limits = [op.ints(values) for values in ends]
+            part.input[place] = op.add("Slice", node.input[place], *limits)
+        part.output[0] = op.new_name()
         part.name = f"{part.output[0]}/{node.op_type}"
-        chain.nodes.append(part)
+        op.nodes.append(part)
         sums.append(part.output[0])
     total = sums[0]
     for other in sums[1:-1]:
-        total = chain.add("Add", total, other)
-    chain.add_as(node.output[0], "Add", total, sums[-1])
+        total = op.add("Add", total, other)
+    op.add_as(node.output[0], "Add", total, sums[-1])
 
 
-def _place(chain: Chain, name: str, rank: int, axis: int) -> str:
+def _place(op: Tape, name: str, rank: int, axis: int) -> str:
     """Add the shape of a vector along an axis of a tensor."""
     sizes = [1] * rank
     sizes[axis] = -1
-    return chain.add("Reshape", name, chain.shape(sizes))
+    return op.add("Reshape", name, op.ints(sizes))
 
 
 def _refuse(node: onnx.NodeProto, what: str) -> AcceleratorError:
@@ -231,7 +229,7 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     return copy
 
 
-_REWRITES: Mapping[str, Callable[[Chain, onnx.NodeProto, _Facts], None]] = {
+_REWRITES: Mapping[str, Callable[[Tape, onnx.NodeProto, _Facts], None]] = {
     "ConvInteger": _split_convolution,
     "DynamicQuantizeLinear": _quantize_dynamically,
     "MatMulInteger": _split_matmul,

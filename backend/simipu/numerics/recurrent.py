@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute, iter_bodies, replace_nodes
+from onnxgraph import Tape, attribute, iter_bodies, replace_nodes
 
 from simipu.numerics.blocks import pad_end
 from simipu.numerics.kernels import RECURRENT, make_kernel
@@ -52,35 +52,35 @@ class Activation:
     name: str
     parameters: tuple[float, ...] = ()
 
-    def add(self, chain: Chain, x: str) -> str:
-        """Add the function of a half to a chain, and return the name of the result."""
-        return _ACTIVATIONS[self.name][1](chain, x, self.parameters)
+    def add(self, op: Tape, x: str) -> str:
+        """Add the function of a half to a tape, and return the name of the result."""
+        return _ACTIVATIONS[self.name][1](op, x, self.parameters)
 
 
-def _add_operator(op_type: str, *names: str) -> Callable[[Chain, str, Sequence[float]], str]:
+def _add_operator(op_type: str, *names: str) -> Callable[[Tape, str, Sequence[float]], str]:
     """Return a function that adds an operator whose attributes `names` are the parameters."""
 
-    def add(chain: Chain, x: str, parameters: Sequence[float]) -> str:
-        return chain.add(op_type, x, **dict(zip(names, parameters, strict=True)))
+    def add(op: Tape, x: str, parameters: Sequence[float]) -> str:
+        return op.add(op_type, x, **dict(zip(names, parameters, strict=True)))
 
     return add
 
 
-def _affine(chain: Chain, x: str, parameters: Sequence[float]) -> str:
-    scale, offset = (_half(chain, each) for each in parameters)
-    return chain.add("Add", chain.add("Mul", x, scale), offset)
+def _affine(op: Tape, x: str, parameters: Sequence[float]) -> str:
+    scale, offset = (_half(op, each) for each in parameters)
+    return op.add("Add", op.add("Mul", x, scale), offset)
 
 
-def _scaled_tanh(chain: Chain, x: str, parameters: Sequence[float]) -> str:
-    outer, inner = (_half(chain, each) for each in parameters)
-    return chain.add("Mul", chain.add("Tanh", chain.add("Mul", x, inner)), outer)
+def _scaled_tanh(op: Tape, x: str, parameters: Sequence[float]) -> str:
+    outer, inner = (_half(op, each) for each in parameters)
+    return op.add("Mul", op.add("Tanh", op.add("Mul", x, inner)), outer)
 
 
-def _half(chain: Chain, value: float) -> str:
-    return chain.constant(value, np.float16)
+def _half(op: Tape, value: float) -> str:
+    return op.constant(value, np.float16)
 
 
-_ACTIVATIONS: Mapping[str, tuple[tuple[float, ...], Callable[[Chain, str, Sequence[float]], str]]]
+_ACTIVATIONS: Mapping[str, tuple[tuple[float, ...], Callable[[Tape, str, Sequence[float]], str]]]
 _ACTIVATIONS = {
     "affine": ((0.0, 0.0), _affine),
     "elu": ((1.0,), _add_operator("Elu", "alpha")),
@@ -229,14 +229,14 @@ def expand(
 
 
 def _expand_node(recurrence: Recurrence) -> list[onnx.NodeProto]:
-    chain = Chain(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
-    made = [_Direction(recurrence, chain, i).add() for i in range(len(recurrence.reversed))]
+    op = Tape(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
+    made = [_Direction(recurrence, op, i).add() for i in range(len(recurrence.reversed))]
     for place, axis in ((0, 1), (1, 0), (2, 0)):
         if name := recurrence.output(place):
             shape = [0, 1, -1, recurrence.hidden] if axis else [1, -1, recurrence.hidden]
-            parts = [chain.add("Reshape", each[place], chain.shape(shape)) for each in made]
-            chain.add_as(name, "Concat", *parts, axis=axis)
-    return chain.nodes
+            parts = [op.add("Reshape", each[place], op.ints(shape)) for each in made]
+            op.add_as(name, "Concat", *parts, axis=axis)
+    return op.nodes
 
 
 @dataclass(slots=True)
@@ -244,14 +244,14 @@ class _Direction:
     """Builds the nodes of one direction."""
 
     recurrence: Recurrence
-    chain: Chain
+    op: Tape
     """The nodes around the Scan."""
     index: int
 
     def add(self) -> tuple[str, ...]:
         """Add the Scan, and return the names of all states, the last one, and the last cells."""
-        found, chain = self.recurrence, self.chain
-        body = Chain(f"{chain.new_name()}/step")
+        found, op = self.recurrence, self.op
+        body = Tape(f"{op.new_name()}/step")
         names = [f"{body.prefix}/{name}" for name in ("h", "c", "x", "is_absent")]
         states = [self._first_state(_H)]
         if found.kind == "LSTM":
@@ -262,8 +262,8 @@ class _Direction:
         if found.input(_LENGTHS):
             scanned.append(self._mark_steps())
             # All rows: at places 0 the new values, at 1 those of a row without such a step.
-            places = body.add("Reshape", names[3], body.shape([1, -1, 1]))
-            places = body.add("Expand", places, body.shape([1, 1, found.hidden]))
+            places = body.add("Reshape", names[3], body.ints([1, -1, 1]))
+            places = body.add("Expand", places, body.ints([1, 1, found.hidden]))
             zeros = body.add("Expand", _half(body, 0), body.add("Shape", made[0]))
             shown = self._choose(body, places, made[0], zeros)
             pairs = zip(made, inputs, strict=True)
@@ -283,11 +283,11 @@ class _Direction:
         )
         if found.kind != "LSTM":
             del scan.output[1]
-        chain.nodes.append(scan)
+        op.nodes.append(scan)
         return scan.output[-1], *scan.output[:-1]
 
     def _make_body(
-        self, body: Chain, states: Sequence[str], scanned: Sequence[str], outputs: Sequence[str]
+        self, body: Tape, states: Sequence[str], scanned: Sequence[str], outputs: Sequence[str]
     ) -> onnx.GraphProto:
         batch, hidden = self.recurrence.batch, self.recurrence.hidden
         columns = dict.fromkeys((*states, *outputs), hidden)
@@ -308,42 +308,42 @@ class _Direction:
 
     def _take(self, place: int) -> str:
         """Add an input's part of this direction."""
-        index = self.chain.constant(self.index, np.int64)
-        return self.chain.add("Gather", self.recurrence.input(place), index, axis=0)
+        index = self.op.constant(self.index, np.int64)
+        return self.op.add("Gather", self.recurrence.input(place), index, axis=0)
 
     def _first_state(self, place: int) -> str:
         if self.recurrence.input(place):
             return self._take(place)
-        chain, shape = self.chain, self.chain.shape
-        batch = chain.add("Shape", self.recurrence.input(_X))
-        batch = chain.add("Slice", batch, shape([1]), shape([2]))
-        sizes = chain.add("Concat", batch, shape([self.recurrence.hidden]), axis=0)
-        return chain.add("Expand", _half(chain, 0), sizes)
+        op, shape = self.op, self.op.ints
+        batch = op.add("Shape", self.recurrence.input(_X))
+        batch = op.add("Slice", batch, shape([1]), shape([2]))
+        sizes = op.add("Concat", batch, shape([self.recurrence.hidden]), axis=0)
+        return op.add("Expand", _half(op, 0), sizes)
 
     def _mark_steps(self) -> str:
         """Add 0 for each step that a row has, and 1 for others, of shape (steps, rows, 1)."""
-        chain = self.chain
-        steps = chain.add("Shape", self.recurrence.input(_X))
-        steps = chain.add("Gather", steps, chain.constant(0, np.int64))
-        zero, one = (chain.constant(value, np.int64) for value in (0, 1))
-        numbers = chain.add("Range", zero, steps, one)
-        numbers = chain.add("Reshape", numbers, chain.shape([-1, 1, 1]))
-        lengths = chain.add("Cast", self.recurrence.input(_LENGTHS), to=TensorProto.INT64)
+        op = self.op
+        steps = op.add("Shape", self.recurrence.input(_X))
+        steps = op.add("Gather", steps, op.constant(0, np.int64))
+        zero, one = (op.constant(value, np.int64) for value in (0, 1))
+        numbers = op.add("Range", zero, steps, one)
+        numbers = op.add("Reshape", numbers, op.ints([-1, 1, 1]))
+        lengths = op.add("Cast", self.recurrence.input(_LENGTHS), to=TensorProto.INT64)
         title = f"sequence_lens of {self.recurrence.kind}: expected 0 to the number of steps"
-        lengths = add_range_check(chain, lengths, (zero, steps), title)
-        lengths = chain.add("Reshape", lengths, chain.shape([1, -1, 1]))
-        absent = chain.add("Not", chain.add("Less", numbers, lengths))
-        return chain.add("Cast", absent, to=TensorProto.INT64)
+        checked = add_range_check(op, lengths, (zero, steps), title)
+        lengths = op.add("Reshape", checked, op.ints([1, -1, 1]))
+        absent = op.add("Not", op.add("Less", numbers, lengths))
+        return op.add("Cast", absent, to=TensorProto.INT64)
 
-    def _choose(self, body: Chain, places: str, *choices: str) -> str:
+    def _choose(self, body: Tape, places: str, *choices: str) -> str:
         """Add the elements of the first of two tensors where `places` is 0, and of the second where
         it is 1. ONNX Runtime's Where loses the sign of zeros."""
-        shape = body.shape([1, -1, self.recurrence.hidden])
+        shape = body.ints([1, -1, self.recurrence.hidden])
         parts = [body.add("Reshape", each, shape) for each in choices]
         found = body.add("GatherElements", body.add("Concat", *parts, axis=0), places, axis=0)
-        return body.add("Reshape", found, body.shape([-1, self.recurrence.hidden]))
+        return body.add("Reshape", found, body.ints([-1, self.recurrence.hidden]))
 
-    def _add_step(self, body: Chain, x: str, states: Sequence[str]) -> list[str]:
+    def _add_step(self, body: Tape, x: str, states: Sequence[str]) -> list[str]:
         """Add a step to the body, and return the names of the new states."""
         if self.recurrence.kind == "LSTM":
             return self._add_lstm(body, x, states[0], states[1])
@@ -358,39 +358,37 @@ class _Direction:
     def _join_weights(self, first: int = 0, last: int = 0) -> str:
         """Add the weights of the input and the state, joined, for gates from `first` to before
         `last`."""
-        joined = self.chain.add("Concat", self._take(_W), self._take(_R), axis=1)
-        return self._slice(
-            self.chain, self.chain.add("Transpose", joined, perm=[1, 0]), 1, first, last
-        )
+        joined = self.op.add("Concat", self._take(_W), self._take(_R), axis=1)
+        return self._slice(self.op, self.op.add("Transpose", joined, perm=[1, 0]), 1, first, last)
 
     def _join_biases(self, first: int = 0, last: int = 0) -> str:
         """Add the sum of the biases of the input and of the state; "" if there are none."""
         if not self.recurrence.input(_B):
             return ""
         gates, bias = self.recurrence.gates, self._take(_B)
-        parts = [self._slice(self.chain, bias, 0, at, at + gates) for at in (0, gates)]
-        return self._slice(self.chain, self.chain.add("Add", *parts), 0, first, last)
+        parts = [self._slice(self.op, bias, 0, at, at + gates) for at in (0, gates)]
+        return self._slice(self.op, self.op.add("Add", *parts), 0, first, last)
 
-    def _slice(self, chain: Chain, name: str, axis: int, first: int, last: int) -> str:
+    def _slice(self, op: Tape, name: str, axis: int, first: int, last: int) -> str:
         """Add the gates from `first` to before `last` along an axis; all if `last` is 0."""
         if not last:
             return name
-        ends = [chain.shape([gate * self.recurrence.hidden]) for gate in (first, last)]
-        return chain.add("Slice", name, *ends, chain.shape([axis]))
+        ends = [op.ints([gate * self.recurrence.hidden]) for gate in (first, last)]
+        return op.add("Slice", name, *ends, op.ints([axis]))
 
     @staticmethod
-    def _multiply(body: Chain, factors: Sequence[str], weights: str, bias: str) -> str:
+    def _multiply(body: Tape, factors: Sequence[str], weights: str, bias: str) -> str:
         factor = body.add("Concat", *factors, axis=1) if len(factors) > 1 else factors[0]
         made = body.add("MatMul", factor, weights)
         return body.add("Add", made, bias) if bias else made
 
-    def _activate(self, body: Chain, function: Activation, gate: str) -> str:
+    def _activate(self, body: Tape, function: Activation, gate: str) -> str:
         if not math.isinf(clip := self.recurrence.clip):
             gate = body.add("Min", gate, _half(body, clip))
             gate = body.add("Max", gate, _half(body, -clip))
         return function.add(body, gate)
 
-    def _add_lstm(self, body: Chain, x: str, h: str, c: str) -> list[str]:
+    def _add_lstm(self, body: Tape, x: str, h: str, c: str) -> list[str]:
         f, g, after = self.recurrence.functions(self.index)
         gates = self._multiply(body, [x, h], self._join_weights(), self._join_biases())
         i, o, forget, candidate = (self._slice(body, gates, 1, at, at + 1) for at in range(4))
@@ -400,7 +398,7 @@ class _Direction:
             """Add the cells, weighted by a gate's peephole."""
             if not peepholes:
                 return gate
-            weights = self._slice(self.chain, peepholes, 0, at, at + 1)
+            weights = self._slice(self.op, peepholes, 0, at, at + 1)
             return body.add("Add", gate, body.add("Mul", cells, weights))
 
         i = self._activate(body, f, look(i, 0, c))
@@ -413,7 +411,7 @@ class _Direction:
         o = self._activate(body, f, look(o, 1, cells))
         return [body.add("Mul", after.add(body, cells), o), cells]
 
-    def _add_gru(self, body: Chain, x: str, h: str) -> str:
+    def _add_gru(self, body: Tape, x: str, h: str) -> str:
         f, g = self.recurrence.functions(self.index)
         gates = self._multiply(body, [x, h], self._join_weights(0, 2), self._join_biases(0, 2))
         gates = self._activate(body, f, gates)
@@ -422,14 +420,14 @@ class _Direction:
         new = self._multiply(body, [x, kept], self._join_weights(2, 3), self._join_biases(2, 3))
         return self._mix(body, self._activate(body, g, new), update, h)
 
-    def _add_gru_reset_after(self, body: Chain, x: str, h: str) -> str:
+    def _add_gru_reset_after(self, body: Tape, x: str, h: str) -> str:
         f, g = self.recurrence.functions(self.index)
         bias, biases = self._take(_B) if self.recurrence.input(_B) else "", ["", ""]
         if bias:
-            biases = [self._slice(self.chain, bias, 0, at, at + 3) for at in (0, 3)]
+            biases = [self._slice(self.op, bias, 0, at, at + 3) for at in (0, 3)]
         sides = []
         for factor, place, each in ((x, _W, biases[0]), (h, _R, biases[1])):
-            weights = self.chain.add("Transpose", self._take(place), perm=[1, 0])
+            weights = self.op.add("Transpose", self._take(place), perm=[1, 0])
             made = self._multiply(body, [factor], weights, each)
             sides.append([self._slice(body, made, 1, *ends) for ends in ((0, 2), (2, 3))])
         gates = self._activate(body, f, body.add("Add", sides[0][0], sides[1][0]))
@@ -438,7 +436,7 @@ class _Direction:
         return self._mix(body, self._activate(body, g, new), update, h)
 
     @staticmethod
-    def _mix(body: Chain, new: str, update: str, h: str) -> str:
+    def _mix(body: Tape, new: str, update: str, h: str) -> str:
         return body.add("Add", new, body.add("Mul", update, body.add("Sub", h, new)))
 
 
@@ -446,22 +444,22 @@ class _Direction:
 
 
 def add_kernel(
-    chain: Chain,
+    op: Tape,
     recurrence: Recurrence,
     block: int,
     hold: Callable[[Activation], str],
     nan_on_overflow: int,
 ) -> None:
-    """Add the kernel's node to a chain. `hold` returns the name of a function's table."""
+    """Add the kernel's node to a tape. `hold` returns the name of a function's table."""
     optional = {"bias": _B, "lengths": _LENGTHS, "state": _H, "cells": _C, "peepholes": _P}
-    inputs = [recurrence.input(_X), _lay_out(chain, recurrence)]
+    inputs = [recurrence.input(_X), _lay_out(op, recurrence)]
     inputs += [hold(each) for each in recurrence.activations]
     places: dict[str, Any] = {}
     for name, place in optional.items():
         places[name] = len(inputs) if recurrence.input(place) else 0
         inputs += [recurrence.input(place)] if places[name] else []
     clip = int(np.float16(recurrence.clip).view(np.uint16))
-    outputs = [recurrence.output(place) or f"{chain.prefix}/unused{place}" for place in range(3)]
+    outputs = [recurrence.output(place) or f"{op.prefix}/unused{place}" for place in range(3)]
     node = make_kernel(
         RECURRENT,
         inputs,
@@ -479,19 +477,19 @@ def add_kernel(
         **places,
     )
     node.output.extend(outputs[1:])
-    chain.nodes.append(node)
+    op.nodes.append(node)
 
 
-def _lay_out(chain: Chain, recurrence: Recurrence) -> str:
+def _lay_out(op: Tape, recurrence: Recurrence) -> str:
     """Add the weights as the kernel reads them: halves of shape (directions, channels, columns),
     with the channels of the input and then of the state. The columns of each gate are padded to 16.
     ONNX Runtime computes this once, at load."""
     hidden, gates = recurrence.hidden, recurrence.gates
     directions, channels = len(recurrence.reversed), recurrence.width + recurrence.hidden
-    joined = chain.add("Concat", recurrence.input(_W), recurrence.input(_R), axis=2)
+    joined = op.add("Concat", recurrence.input(_W), recurrence.input(_R), axis=2)
     if missing := -hidden % _GATE_COLUMNS:
-        parts = chain.add("Reshape", joined, chain.shape([directions, gates, hidden, channels]))
-        parts = pad_end(chain, parts, 4, 2, missing)
-        joined = chain.add("Reshape", parts, chain.shape([directions, -1, channels]))
-    turned = chain.add("Transpose", joined, perm=[0, 2, 1])
-    return chain.add("Cast", turned, to=TensorProto.FLOAT16)
+        parts = op.add("Reshape", joined, op.ints([directions, gates, hidden, channels]))
+        padded = pad_end(op, parts, 4, 2, missing)
+        joined = op.add("Reshape", padded, op.ints([directions, -1, channels]))
+    turned = op.add("Transpose", joined, perm=[0, 2, 1])
+    return op.add("Cast", turned, to=TensorProto.FLOAT16)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import Chain
+from onnxgraph import Tape
 
 from simipu.numerics.kernels import CHAIN, KERNELS, Kind, Rounded, read_steps
 from simipu.numerics.quarter import QuarterFormat
@@ -28,7 +28,7 @@ def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
 
 
 def round_to_half(
-    chain: Chain,
+    op: Tape,
     source: str,
     *,
     nan_on_overflow: bool,
@@ -46,22 +46,22 @@ def round_to_half(
     # `nan_on_overflow` a result is lost if it is infinite and, unless the operator is growing, its
     # source is not (Xor).
     clips = not (bounded or nan_on_overflow)
-    clipped = chain.add("Clip", source, *HALF_BOUNDS) if clips else source
-    half = chain.add("Cast", clipped, to=TensorProto.FLOAT16)
+    clipped = op.add("Clip", source, *HALF_BOUNDS) if clips else source
+    half = op.add("Cast", clipped, to=TensorProto.FLOAT16)
     if bounded or (clips and growing):
-        return chain.add_as(result or chain.new_name(), "Cast", half, to=TensorProto.FLOAT)
-    wide = chain.add("Cast", half, to=TensorProto.FLOAT)
+        return op.add_as(result or op.new_name(), "Cast", half, to=TensorProto.FLOAT)
+    wide = op.add("Cast", half, to=TensorProto.FLOAT)
     if clips:
-        infinite = chain.add("IsInf", source)
-        return chain.add_as(result or chain.new_name(), "Where", infinite, source, wide)
-    lost = chain.add("IsInf", wide)
+        infinite = op.add("IsInf", source)
+        return op.add_as(result or op.new_name(), "Where", infinite, source, wide)
+    lost = op.add("IsInf", wide)
     if not growing:
-        lost = chain.add("Xor", lost, chain.add("IsInf", source))
-    return chain.add_as(result or chain.new_name(), "Where", lost, _NAN, wide)
+        lost = op.add("Xor", lost, op.add("IsInf", source))
+    return op.add_as(result or op.new_name(), "Where", lost, _NAN, wide)
 
 
 def round_to_quarter(
-    chain: Chain,
+    op: Tape,
     source: str,
     quarter: QuarterFormat,
     scale: int,
@@ -81,21 +81,21 @@ def round_to_quarter(
     # subnormal  anchor = 1.5 * 2**23 steps: next to it floats are one step apart, so that adding
     #            it rounds to whole steps, and subtracting it is exact; 1.5 serves both signs
     unit = 2.0**scale
-    most = chain.constant(quarter.largest * unit)
+    most = op.constant(quarter.largest * unit)
     if not nan_on_overflow:
-        source = chain.add("Clip", source, chain.constant(-quarter.largest * unit), most)
-    factor = chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1)
-    grown = chain.add("Mul", source, factor)
-    normal = chain.add("Sub", grown, chain.add("Sub", grown, source))
-    anchor = chain.constant(1.5 * 2**_FLOAT_MANTISSA_BITS * quarter.smallest * unit)
-    subnormal = chain.add("Sub", chain.add("Add", source, anchor), anchor)
-    size = chain.add("Abs", source)
-    is_small = chain.add("Less", size, chain.constant(quarter.smallest_normal * unit))
+        source = op.add("Clip", source, op.constant(-quarter.largest * unit), most)
+    factor = op.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1)
+    grown = op.add("Mul", source, factor)
+    normal = op.add("Sub", grown, op.add("Sub", grown, source))
+    anchor = op.constant(1.5 * 2**_FLOAT_MANTISSA_BITS * quarter.smallest * unit)
+    subnormal = op.add("Sub", op.add("Add", source, anchor), anchor)
+    size = op.add("Abs", source)
+    is_small = op.add("Less", size, op.constant(quarter.smallest_normal * unit))
     if not nan_on_overflow:
-        return chain.add_as(result, "Where", is_small, subnormal, normal)
-    rounded = chain.add("Where", is_small, subnormal, normal)
-    lost = chain.add("Greater", chain.add("Abs", rounded), most)
-    return chain.add_as(result, "Where", lost, _NAN, rounded)
+        return op.add_as(result, "Where", is_small, subnormal, normal)
+    rounded = op.add("Where", is_small, subnormal, normal)
+    lost = op.add("Greater", op.add("Abs", rounded), most)
+    return op.add_as(result, "Where", lost, _NAN, rounded)
 
 
 def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:

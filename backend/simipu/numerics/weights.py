@@ -24,7 +24,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
-    Chain,
+    Tape,
     attribute,
     drop_initializers,
     iter_bodies,
@@ -194,18 +194,18 @@ def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[st
 def _widen(
     name: str, shape: Sequence[int], table: str, activation: str | None
 ) -> list[onnx.NodeProto]:
-    chain = Chain(f"{name}/widened")
-    zero = chain.shape([0])
+    op = Tape(f"{name}/widened")
+    zero = op.ints([0])
     if activation is not None:
         # 0 times an element of the activation, as an integer: 0, but known only when it is run.
-        first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
-        first = chain.add("Reshape", first, chain.shape([-1]))
-        first = chain.add("Slice", first, zero, chain.shape([1]))
-        zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
-    codes = chain.add("Cast", chain.add("Gather", name_codes(name), zero), to=TensorProto.INT32)
-    halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))
-    chain.add_as(name, "Cast", halves, to=TensorProto.FLOAT)
-    return chain.nodes
+        first = op.add("Slice", activation, zero, op.ints([1]), zero)
+        first = op.add("Reshape", first, op.ints([-1]))
+        first = op.add("Slice", first, zero, op.ints([1]))
+        zero = op.add("Mul", op.add("Cast", first, to=TensorProto.INT64), zero)
+    codes = op.add("Cast", op.add("Gather", name_codes(name), zero), to=TensorProto.INT32)
+    halves = op.add("Reshape", op.add("Gather", table, codes), op.ints(shape))
+    op.add_as(name, "Cast", halves, to=TensorProto.FLOAT)
+    return op.nodes
 
 
 def _table_name(quarter: QuarterFormat) -> str:

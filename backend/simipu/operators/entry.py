@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
+import numpy.typing as npt
 import onnx
-from onnxgraph import Chain, attribute
+from onnx import TensorProto, numpy_helper
+from onnxgraph import Results, Site, Tape, attribute
 
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
@@ -41,10 +44,28 @@ class GraphContext:
     saturates: Saturates = lambda _node: False
     """Whether a node's product of uint8 and int8 saturates where the graph is computed."""
 
+    def type(self, name: str) -> int:
+        """Return the element type of a tensor, float where the chip has half; 0 if it is not
+        known."""
+        return self.types.get(name, TensorProto.UNDEFINED)
 
-Body = Callable[[Chain, onnx.NodeProto, GraphContext], None]
-"""Function that adds to a chain the nodes, of the standard or of ONNX Runtime, that compute a
-node's results from its inputs."""
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the static shape of a tensor; None if it is not known."""
+        sizes = self.shapes.get(name, (None,))
+        return tuple(size for size in sizes if size is not None) if None not in sizes else None
+
+    def rank(self, name: str) -> int | None:
+        """Return the number of a tensor's dimensions; None if it is not known."""
+        return self.ranks.get(name)
+
+    def value(self, name: str) -> npt.NDArray[Any] | None:
+        """Return the values of a constant; None for other tensors."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+
+Body = Callable[[Tape, Site[GraphContext]], Results]
+"""Expansion of an operator into those of the standard or of ONNX Runtime."""
 Guard = Callable[[onnx.NodeProto, GraphContext], Body | None]
 """Function that returns a body to use for a node instead of ONNX Runtime's own kernel, or None to
 use the kernel."""

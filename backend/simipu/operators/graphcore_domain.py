@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import CHIP_DOMAIN, Chain, attribute, like_first_input, register_stand_in
+from onnxgraph import (
+    CHIP_DOMAIN,
+    Results,
+    Site,
+    Tape,
+    attribute,
+    expansions,
+    like_first_input,
+    register_stand_in,
+)
 
 from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
 from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator, Rounding, Shapes
@@ -51,45 +60,40 @@ _FLAT = 2
 """Rank (rows and channels) at which a norm of one group is a layer norm."""
 _GELU_OPSET = 20
 """First opset in which the standard has Gelu."""
-_SOFTMAX_ALONG_AXIS = 13
-"""First opset in which Softmax does not flatten the axes after its own."""
 
 
 def _standard(op_type: str) -> Body:
     """Return a body with the operator of the standard, with the attributes of the chip's
     operator."""
 
-    def body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.op_type, made.domain = op_type, ""
-        chain.nodes.append(made)
+    def body(op: Tape, site: Site[GraphContext]) -> Results:
+        results = op.copy(site.node)
+        op.nodes[-1].op_type, op.nodes[-1].domain = op_type, ""
+        return results
 
     return body
 
 
-def _gelu(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _gelu(op: Tape, site: Site[GraphContext]) -> Results:
     """Add a Gelu by the tanh formula, the only one of the chip. `approximate` none, an extension of
     this project, gives the exact result that the exporter meant."""
-    exact = attribute(node, "approximate", b"tanh") == b"none"
-    source, result = node.input[0], node.output[0]
-    if around.opset >= _GELU_OPSET:
-        chain.add_as(result, "Gelu", source, approximate="none" if exact else "tanh")
-    else:
-        chain.add_as(result, "Gelu" if exact else "FastGelu", source, domain=KERNEL_DOMAIN)
+    is_exact = site.get("approximate", "tanh") == "none"
+    if op.opset >= _GELU_OPSET:
+        return op.Gelu(site.x, approximate="none" if is_exact else "tanh")
+    return op.add("Gelu" if is_exact else "FastGelu", site.x, domain=KERNEL_DOMAIN)
 
 
-def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+def _fast_norm(op: Tape, site: Site[GraphContext]) -> Results:
     """Add a LayerNormalization. ONNX Runtime has a kernel of it for all opsets, the standard from
     17 on."""
-    if node.op_type == "FastNorm" and attribute(node, "num_groups", 1) != 1:
+    groups = site.get("num_groups", 1)
+    if site.node.op_type == "FastNorm" and groups != 1:
         raise refuse(
-            node,
-            f"expected num_groups 1, found {attribute(node, 'num_groups')}; use GroupNormalization "
-            "for more groups",
+            site.node,
+            f"expected num_groups 1, found {groups}; use GroupNormalization for more groups",
         )
-    epsilon = attribute(node, "epsilon", EPSILON)
-    chain.add_as(node.output[0], "LayerNormalization", *node.input, axis=-1, epsilon=epsilon)
+    epsilon = site.get("epsilon", EPSILON)
+    return op.LayerNormalization(*site.node.input, axis=-1, epsilon=epsilon)
 
 
 def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
@@ -105,82 +109,39 @@ def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     return ""
 
 
-def _group_norm(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    """Add an instance norm of the groups, of operators whose form no opset has changed, and which
-    do not depend on the rank."""
-    groups, wants_more = int(attribute(node, "num_groups", 1)), any(node.output[1:])
-    if around.ranks.get(node.input[0]) == _FLAT and groups == 1 and not wants_more:
-        _fast_norm(chain, node, around)
-        return
-    source, scale, bias = node.input
-    grouped = chain.add("Reshape", source, chain.shape([0, groups, -1]))
-    epsilon = attribute(node, "epsilon", EPSILON)
-    if wants_more:
-        _add_statistics(chain, node, grouped, epsilon)
-    ones, zeros = chain.constant(np.ones(groups)), chain.constant(np.zeros(groups))
-    normed = chain.add("InstanceNormalization", grouped, ones, zeros, epsilon=epsilon)
-    sizes = chain.shape([0]), chain.add("Shape", scale), chain.shape([-1])
-    channels = chain.add("Concat", *sizes, axis=0)
-    normed = chain.add("Reshape", normed, channels)
-    upright = chain.shape([-1, 1])
-    scaled = chain.add("Mul", normed, chain.add("Reshape", scale, upright))
-    shifted = chain.add("Add", scaled, chain.add("Reshape", bias, upright))
-    chain.add_as(node.output[0], "Reshape", shifted, chain.add("Shape", source))
+def _group_norm(op: Tape, site: Site[GraphContext]) -> Results:
+    """Add a norm of the groups; one group of rows and channels is a layer norm."""
+    groups, wants_more = int(site.get("num_groups", 1)), any(site.node.output[1:])
+    if site.facts.rank(site.node.input[0]) == _FLAT and groups == 1 and not wants_more:
+        return _fast_norm(op, site)
+    return expansions.group_norm(op, site)
 
 
-def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: float) -> None:
-    """Add the other results: mean and inverse deviation of each group."""
-    mean = chain.add("GlobalAveragePool", grouped)
-    off = chain.add("Sub", grouped, mean)
-    variance = chain.add("GlobalAveragePool", chain.add("Mul", off, off))
-    deviation = chain.add("Sqrt", chain.add("Add", variance, chain.constant(epsilon)))
-    found = (mean, chain.add("Reciprocal", deviation))
-    for name, value in zip(node.output[1:], found, strict=False):
-        if name:
-            chain.add_as(name, "Reshape", value, chain.shape([-1]))
+def _not_zero(op: Tape, site: Site[GraphContext]) -> Results:
+    truth = op.Cast(site.x, to=TensorProto.BOOL)
+    return op.Cast(truth, to=site.x.element_type or TensorProto.FLOAT)
 
 
-def _softmax(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    """Add a Softmax along one axis, in every opset."""
-    rank, axis = around.ranks.get(node.input[0], 0), int(attribute(node, "axis", -1))
-    along, source = axis % max(1, rank), node.input[0]
-    if around.opset >= _SOFTMAX_ALONG_AXIS or along == rank - 1:
-        chain.add_as(node.output[0], "Softmax", source, axis=along if rank else axis)
-        return
-    order = list(range(rank))
-    order[along], order[-1] = order[-1], order[along]
-    turned = chain.add("Softmax", chain.add("Transpose", source, perm=order), axis=rank - 1)
-    chain.add_as(node.output[0], "Transpose", turned, perm=order)
-
-
-def _not_zero(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    truth = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
-    kind = around.types.get(node.input[0], TensorProto.FLOAT)
-    chain.add_as(node.output[0], "Cast", truth, to=kind)
-
-
-def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+def _attention_mask(op: Tape, site: Site[GraphContext]) -> Results:
     """Add a mask that lets tokens attend to those of their segment. Padding, segment 0, attends to
     padding, and its results are not used."""
-    segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
-    seen, seeing = _face_each_other(chain, segments)
-    same = chain.add("Equal", seen, seeing)
-    chain.add_as(node.output[0], "Where", same, chain.constant(0.0), chain.constant(MASKED))
+    segments = op.Cast(site.x, to=TensorProto.INT64)
+    seen, seeing = _face_each_other(op, segments)
+    return op.Where(op.Equal(seen, seeing), op.constant(0.0), op.constant(MASKED))
 
 
-def _face_each_other(chain: Chain, segments: str) -> list[str]:
+def _face_each_other(op: Tape, segments: str) -> list[str]:
     """Add the tokens' segments as a row and as a column: what is seen, and what sees it."""
-    return [
-        chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
-    ]
+    return [op.add("Reshape", segments, op.ints(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])]
 
 
-def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-    width = list(attribute(node, "shape"))[1]
-    for number, name in enumerate(node.output):
-        if name:
-            row = chain.add("Gather", node.input[0], chain.constant(number, np.int64), axis=0)
-            chain.add_as(name, "Reshape", row, chain.shape([-1, width]))
+def _split_inputs(op: Tape, site: Site[GraphContext]) -> Results:
+    width = list(site.get("shape"))[1]
+    rows = (
+        op.Gather(site.x, op.constant(number, np.int64), axis=0) if name else None
+        for number, name in enumerate(site.node.output)
+    )
+    return [row and op.Reshape(row, op.ints([-1, width])) for row in rows]
 
 
 PAST = 2
@@ -191,28 +152,26 @@ _PASSES = 2
 """Number of copies: the cache is copied aside, and joined with the new entries (kv_cache.cpp)."""
 
 
-def _keep_entries(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _keep_entries(op: Tape, site: Site[GraphContext]) -> Results:
     """Add nodes that put the new entries before the old ones and drop the oldest."""
-    update, kept = node.input[1], _count_kept(node)
-    axis = read_axis(node, "sequence_axis", 0, around.ranks.get(update, 1))
-    if attribute(node, "fp8", 0):
-        codes, scale = FORMATS[_FORMAT], chain.constant(_SCALE, np.int64)
-        update = chain.add("Cast", codes.encode(chain, update, scale), to=TensorProto.UINT8)
-        update = codes.decode(chain, update, scale)
+    node = site.node
+    update, kept = site.input(1), _count_kept(node)
+    axis = read_axis(node, "sequence_axis", 0, site.facts.ranks.get(update, 1))
+    if site.get("fp8", 0):
+        codes, scale = FORMATS[_FORMAT], op.constant(_SCALE, np.int64)
+        update = op.Cast(codes.encode(op, update, scale), to=TensorProto.UINT8)
+        update = codes.decode(op, update, scale)
     if has_past(node):
-        ends = map(chain.shape, ([0], [kept], [axis]))
-        past = chain.add("Slice", node.input[PAST], *ends)
-        goes_on = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
-        past = chain.add("Where", goes_on, past, chain.constant(0.0))
+        past = op.Slice(site.input(PAST), *map(op.ints, ([0], [kept], [axis])))
+        past = op.Where(op.Cast(site.x, to=TensorProto.BOOL), past, op.constant(0.0))
     else:
-        sizes = chain.add("Shape", update)
+        sizes = op.Shape(update)
         before, behind = (
-            chain.add("Slice", sizes, chain.shape([first]), chain.shape([last]))
+            op.Slice(sizes, op.ints([first]), op.ints([last]))
             for first, last in ((0, axis), (axis + 1, LARGEST))
         )
-        sizes = chain.add("Concat", before, chain.shape([kept]), behind, axis=0)
-        past = chain.add("ConstantOfShape", sizes)
-    chain.add_as(node.output[0], "Concat", update, past, axis=axis)
+        past = op.ConstantOfShape(op.Concat(before, op.ints([kept]), behind, axis=0))
+    return op.Concat(update, past, axis=axis)
 
 
 def has_past(node: onnx.NodeProto) -> bool:
@@ -270,12 +229,12 @@ def _copy_cache(context: Context) -> Work:
 @register_stand_in(CHIP_DOMAIN, "KVCache")
 def _stand_in_for_cache(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """Return nodes that repeat the first entry `max_len` times, a result of the right shape."""
-    chain = Chain(f"{node.output[0]}/entries")
+    op = Tape(f"{node.output[0]}/entries")
     zero = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
-    places = chain.add("ConstantOfShape", chain.shape([read_size(node, "max_len")]), value=zero)
+    places = op.add("ConstantOfShape", op.ints([read_size(node, "max_len")]), value=zero)
     axis = int(attribute(node, "sequence_axis", 0))
-    chain.add_as(node.output[0], "Gather", node.input[1], places, axis=axis)
-    return chain.nodes
+    op.add_as(node.output[0], "Gather", node.input[1], places, axis=axis)
+    return op.nodes
 
 
 def _like(
@@ -303,7 +262,7 @@ _OF_MAPPING = "its input, whose modelled mapping a compilation logs"
 _SOFTMAX = Operator(
     rows.along(-1),
     cost=reducing.fast_softmax,
-    body=_softmax,
+    body=expansions.softmax,
     rounding=Rounding.BOUNDED,
     meaning="Softmax along one axis (default -1) in every opset",
 )
@@ -404,31 +363,31 @@ def _stand_in_for_where(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """Return nodes for shape inference. The statistics have one element for each group of each row.
     ArgMax is the only reduction whose form no opset has changed."""
-    chain = Chain(f"{node.output[0]}/statistics", list(like_first_input(node)))
+    op = Tape(f"{node.output[0]}/statistics", nodes=list(like_first_input(node)))
     for name in filter(None, node.output[1:]):
-        flat = chain.add("Flatten", node.input[0], axis=1)
-        rows_only = chain.add("ArgMax", flat, axis=1, keepdims=0)
-        groups = chain.shape([int(attribute(node, "num_groups", 1))])
-        chain.add_as(name, "Cast", chain.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
-    return chain.nodes
+        flat = op.add("Flatten", node.input[0], axis=1)
+        rows_only = op.add("ArgMax", flat, axis=1, keepdims=0)
+        groups = op.ints([int(attribute(node, "num_groups", 1))])
+        op.add_as(name, "Cast", op.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
+    return op.nodes
 
 
 @register_stand_in(CHIP_DOMAIN, "AttentionMask")
 def _stand_in_for_attention_mask(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    chain = Chain(f"{node.output[0]}/mask")
-    seen, seeing = _face_each_other(chain, node.input[0])
+    op = Tape(f"{node.output[0]}/mask")
+    seen, seeing = _face_each_other(op, node.input[0])
     is_half = attribute(node, "dataType", b"FLOAT") == b"FLOAT16"
     data_type = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
-    chain.add_as(node.output[0], "Cast", chain.add("Add", seen, seeing), to=data_type)
-    return chain.nodes
+    op.add_as(node.output[0], "Cast", op.add("Add", seen, seeing), to=data_type)
+    return op.nodes
 
 
 @register_stand_in(CHIP_DOMAIN, "HCSR")
 def _stand_in_for_split(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    chain = Chain(f"{node.output[0]}/split")
+    op = Tape(f"{node.output[0]}/split")
     shape = numpy_helper.from_array(np.asarray(attribute(node, "shape", [1, 1]), np.int64))
-    target = chain.add("Constant", value=shape)
-    row = chain.add("Gather", node.input[0], chain.constant(0, np.int64), axis=0)
+    target = op.add("Constant", value=shape)
+    row = op.add("Gather", node.input[0], op.constant(0, np.int64), axis=0)
     for name in filter(None, node.output):
-        chain.add_as(name, "Reshape", row, target)
-    return chain.nodes
+        op.add_as(name, "Reshape", row, target)
+    return op.nodes

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, attribute
+from onnxgraph import Results, Site, Tape, Value, attribute, expansions
 
 from simipu.operators.entry import Body, GraphContext
 
-_AXES_AS_INPUT = 13
-"""First opset in which Squeeze and Unsqueeze take their axes as an input."""
 _BROADCASTING = 7
 """First opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
@@ -47,29 +45,8 @@ def vector_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     Transpose from far away there (docs/upstream.md has the report). A product of two vectors has
     nothing to transpose.
     """
-    ranks = [around.ranks.get(name, 0) for name in node.input]
-    return _multiply_as_matrices if _VECTOR in ranks and max(ranks) > _VECTOR else None
-
-
-def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    left, right = node.input
-    if around.ranks[left] == _VECTOR:
-        row = _move_axis(chain, "Unsqueeze", left, 0, around.opset)
-        result, axis = chain.add("MatMul", row, right), around.ranks[right] - 2
-    else:
-        column = _move_axis(chain, "Unsqueeze", right, 1, around.opset)
-        result, axis = chain.add("MatMul", left, column), around.ranks[left] - 1
-    _move_axis(chain, "Squeeze", result, axis, around.opset, node.output[0])
-
-
-def _move_axis(
-    chain: Chain, op_type: str, source: str, axis: int, opset: int, result: str = ""
-) -> str:
-    """Add a Squeeze or Unsqueeze of one axis, and return the name of its result."""
-    if opset < _AXES_AS_INPUT:
-        return chain.add_as(result or chain.new_name(), op_type, source, axes=[axis])
-    axes = chain.shape([axis])
-    return chain.add_as(result or chain.new_name(), op_type, source, axes)
+    ranks = [around.rank(name) or 0 for name in node.input]
+    return expansions.vector_product if _VECTOR in ranks and max(ranks) > _VECTOR else None
 
 
 def transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
@@ -82,9 +59,9 @@ def transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     return pass_on if order and list(order) == sorted(order) else None
 
 
-def pass_on(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+def pass_on(op: Tape, site: Site[GraphContext]) -> Results:
     """Add an Identity: the body of an operator that returns its input."""
-    chain.add_as(node.output[0], "Identity", node.input[0])
+    return op.Identity(site.x)
 
 
 def regions(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
@@ -94,16 +71,14 @@ def regions(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     return None if attribute(node, "sampling_ratio", 0) else _cut_regions
 
 
-def _cut_regions(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    image, regions = node.input[:2]
-    kind = helper.tensor_dtype_to_np_dtype(around.types.get(regions) or TensorProto.FLOAT)
+def _cut_regions(op: Tape, site: Site[GraphContext]) -> Results:
+    image, regions = site.input(0), site.input(1)
     # A region is (x1, y1, x2, y2), of an image of shape (batch, channels, height, width).
-    sizes = chain.add("Gather", chain.add("Shape", image), chain.shape([3, 2, 3, 2]))
-    sizes = chain.add("Cast", sizes, to=helper.np_dtype_to_tensor_dtype(kind))
-    sizes = chain.add("Div", sizes, chain.constant(attribute(node, "spatial_scale", 1.0), kind))
-    cut = chain.add("Max", regions, chain.add("Neg", sizes))
-    cut = chain.add("Min", cut, chain.add("Add", sizes, sizes))
-    _copy_with(chain, node, 1, cut)
+    sizes = op.Gather(op.Shape(image), op.ints([3, 2, 3, 2]))
+    sizes = op.Cast(sizes, to=regions.element_type or TensorProto.FLOAT)
+    sizes = sizes / site.get("spatial_scale", 1.0)
+    cut = op.Min(op.Max(regions, -sizes), sizes + sizes)
+    return op.copy(site.node, [image, cut, *site.node.input[2:]])
 
 
 def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -120,25 +95,26 @@ def _find_hidden(node: onnx.NodeProto, around: GraphContext) -> int | None:
     return int(attribute(node, "hidden_size", 0)) or held
 
 
-def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    kind = around.types.get(node.input[0]) or TensorProto.FLOAT
+def _recur_over_nothing(op: Tape, site: Site[GraphContext]) -> Results:
+    node = site.node
     # The shapes of results that are still to be rounded are not known; the input's is.
-    first, second = (size or 0 for size in around.shapes[node.input[0]][:2])
-    ways = 2 if attribute(node, "direction", b"") == b"bidirectional" else 1
-    hidden = _find_hidden(node, around) or 0
-    is_batch_first = attribute(node, "layout", 0)
+    first, second = (size or 0 for size in site.facts.shapes[node.input[0]][:2])
+    ways = 2 if site.get("direction") == "bidirectional" else 1
+    hidden = _find_hidden(node, site.facts) or 0
+    is_batch_first = site.get("layout", 0)
     whole = [first, second, ways, hidden] if is_batch_first else [first, ways, second, hidden]
     last = [first, ways, hidden] if is_batch_first else [ways, second, hidden]
-    zero = numpy_helper.from_array(np.zeros(1, helper.tensor_dtype_to_np_dtype(kind)))
+    dtype = helper.tensor_dtype_to_np_dtype(site.x.element_type or TensorProto.FLOAT)
+    zero = numpy_helper.from_array(np.zeros(1, dtype))
+    results: list[Value | None] = []
     # The last states are the outputs from 1 on, the first ones the inputs from 5 on.
-    for place, name in enumerate(node.output):
-        start = place + _FIRST_STATE - 1
-        state = node.input[start] if place and start < len(node.input) else ""
-        if name and state:
-            chain.add_as(name, "Identity", state)
-        elif name:
-            shape = chain.shape(last if place else whole)
-            chain.add_as(name, "ConstantOfShape", shape, value=zero)
+    for place in range(len(node.output)):
+        state = site.optional(place + _FIRST_STATE - 1) if place else None
+        if not site.has_output(place) or state is not None:
+            results.append(state)
+        else:
+            results.append(op.ConstantOfShape(op.ints(last if place else whole), value=zero))
+    return results
 
 
 def cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -162,13 +138,11 @@ def _find_maker(node: onnx.NodeProto, around: GraphContext) -> onnx.NodeProto | 
     return maker
 
 
-def _cast_first(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    transpose = _find_maker(node, around)
+def _cast_first(op: Tape, site: Site[GraphContext]) -> Results:
+    transpose = _find_maker(site.node, site.facts)
     assert transpose is not None
-    _copy_with(chain, node, 0, transpose.input[0])
-    chain.nodes[-1].output[0] = chain.new_name()
-    _copy_with(chain, transpose, 0, chain.nodes[-1].output[0])
-    chain.nodes[-1].output[0] = node.output[0]
+    wide = op.Cast(transpose.input[0], to=site.get("to"))
+    return op.Transpose(wide, perm=attribute(transpose, "perm"))
 
 
 def frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -179,18 +153,12 @@ def frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     return None if is_safe else _bound_frames
 
 
-def _bound_frames(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    length = node.input[_FRAME_LENGTH]
-    kind = helper.tensor_dtype_to_np_dtype(around.types.get(length) or TensorProto.INT64)
-    _copy_with(chain, node, _FRAME_LENGTH, chain.add("Max", length, chain.constant(1, kind)))
-
-
-def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> None:
-    """Add a copy of the node with another input."""
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.input[place], made.name = source, f"{chain.new_name()}/{node.op_type}"
-    chain.nodes.append(made)
+def _bound_frames(op: Tape, site: Site[GraphContext]) -> Results:
+    length = site.input(_FRAME_LENGTH)
+    kind = length.element_type or TensorProto.INT64
+    inputs = list(site.node.input)
+    inputs[_FRAME_LENGTH] = op.Max(length, op.like(1, kind))
+    return op.copy(site.node, inputs)
 
 
 def division(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -223,22 +191,21 @@ def _find_kind(node: onnx.NodeProto, around: GraphContext) -> int:
     return next(filter(None, kinds), TensorProto.UNDEFINED)
 
 
-def _divide(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _divide(op: Tape, site: Site[GraphContext]) -> Results:
     """Add x / divisor; if the divisor is 0 or -1, x / 1 * divisor, which wraps."""
-    kind = _find_kind(node, around)
-    value, divisor, excess = _replace_divisor(chain, node, kind)
-    factor = chain.add("Sub", _constant(chain, 1, kind), excess)
-    _finish(chain, kind, node, "Mul", chain.add("Div", value, divisor), factor)
+    kind = _find_kind(site.node, site.facts)
+    value, divisor, excess = _replace_divisor(op, site.node, kind)
+    return _narrow(op, op.Mul(op.Div(value, divisor), op.like(1, _WIDER[kind]) - excess), kind)
 
 
-def _find_remainder(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _find_remainder(op: Tape, site: Site[GraphContext]) -> Results:
     """Add x mod divisor; if the divisor is 0 or -1, x mod 1, which is 0."""
-    kind = _find_kind(node, around)
-    value, divisor, _ = _replace_divisor(chain, node, kind)
-    _finish(chain, kind, node, "Mod", value, divisor, fmod=attribute(node, "fmod", 0))
+    kind = _find_kind(site.node, site.facts)
+    value, divisor, _ = _replace_divisor(op, site.node, kind)
+    return _narrow(op, op.Mod(value, divisor, fmod=site.get("fmod", 0)), kind)
 
 
-def _replace_divisor(chain: Chain, node: onnx.NodeProto, kind: int) -> tuple[str, str, str]:
+def _replace_divisor(op: Tape, node: onnx.NodeProto, kind: int) -> tuple[Value, Value, Value]:
     """Return the operands of a division, with the divisor 1 where it is 0 or -1, and what was added
     to it there:
 
@@ -248,27 +215,15 @@ def _replace_divisor(chain: Chain, node: onnx.NodeProto, kind: int) -> tuple[str
     """
     wide = _WIDER[kind]
     value, divisor = (
-        name if kind == wide else chain.add("Cast", name, to=wide) for name in node.input
+        op.read(name, kind) if kind == wide else op.Cast(name, to=wide) for name in node.input
     )
-    is_zero = chain.add("Not", chain.add("Cast", divisor, to=TensorProto.BOOL))
-    excess = chain.add("Cast", is_zero, to=wide)
+    excess = op.Cast(op.Not(op.Cast(divisor, to=TensorProto.BOOL)), to=wide)
     if kind not in _UNSIGNED:
-        is_minus_one = chain.add("Equal", divisor, _constant(chain, -1, kind))
-        once = chain.add("Cast", is_minus_one, to=wide)
-        excess = chain.add("Add", excess, chain.add("Add", once, once))
-    return value, chain.add("Add", divisor, excess), excess
+        once = op.Cast(op.Equal(divisor, -1), to=wide)
+        excess = excess + (once + once)
+    return value, divisor + excess, excess
 
 
-def _constant(chain: Chain, value: int, kind: int) -> str:
-    return chain.constant(value, helper.tensor_dtype_to_np_dtype(_WIDER[kind]))
-
-
-def _finish(
-    chain: Chain, kind: int, node: onnx.NodeProto, op_type: str, *inputs: str, **attributes: int
-) -> None:
-    """Add the operator that computes the result of a division, in the result's own type."""
-    if kind == _WIDER[kind]:
-        chain.add_as(node.output[0], op_type, *inputs, **attributes)
-    else:
-        wide = chain.add(op_type, *inputs, **attributes)
-        chain.add_as(node.output[0], "Cast", wide, to=kind)
+def _narrow(op: Tape, value: Value, kind: int) -> Value:
+    """Return the result of a division in its own type."""
+    return value if kind == _WIDER[kind] else op.Cast(value, to=kind)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, Chain, register_stand_in
+from onnxgraph import CHIP_DOMAIN, Results, Site, Tape, Value, register_stand_in
 
 from simipu.operators.attributes import read_choice, read_size, refuse
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
@@ -62,102 +62,94 @@ class Codes:
         both[int(_NAN_CODE)] = np.nan
         return both
 
-    def decode(self, chain: Chain, source: str, scale: str) -> str:
-        """Add nodes that compute the values of codes at a scale, and return the name of the result.
+    def decode(self, op: Tape, source: str, scale: str) -> Value:
+        """Add nodes that compute the values of codes at a scale, and return the result.
         `scale` is a tensor whose first element is the exponent of a power of two."""
-        places = chain.add("Cast", source, to=TensorProto.INT32)
-        values = chain.add("Gather", chain.constant(self.values()), places, axis=0)
-        return chain.add("Mul", values, _power(chain, scale))
+        places = op.Cast(source, to=TensorProto.INT32)
+        return op.Mul(op.Gather(op.constant(self.values()), places, axis=0), _power(op, scale))
 
-    def encode(self, chain: Chain, source: str, scale: str) -> str:
+    def encode(self, op: Tape, source: str, scale: str) -> Value:
         """Add nodes that compute codes as floats: the nearest code, with ties to the even one.
-        Values that are too large become the largest code, NaN 0x80. Return the name of the result.
+        Values that are too large become the largest code, NaN 0x80. Return the result.
 
         With e the exponent, at least that of the smallest normal value, and m = |x| / 2^(e - bits)
         rounded, the code is (e + bias - 1) * 2^bits + m. A carry out of m increments the exponent,
         as it must.
         """
-        scaled = chain.add("Div", source, _power(chain, scale))
-        size = chain.add("Abs", scaled)
-        least = chain.constant(2.0 ** (1 - self.bias))
-        normal = chain.add("Where", chain.add("Less", size, least), least, size)
-        logarithm = chain.add("Div", chain.add("Log", normal), chain.constant(np.log(2.0)))
-        exponent = chain.add("Floor", chain.add("Add", logarithm, chain.constant(_SAFETY)))
-        step = chain.add("Sub", exponent, chain.constant(self.mantissa_bits))
+        scaled = op.Div(source, _power(op, scale))
+        size = op.Abs(scaled)
+        least = op.constant(2.0 ** (1 - self.bias))
+        normal = op.Where(op.Less(size, least), least, size)
+        exponent = op.Floor(op.Log(normal) / np.log(2.0) + _SAFETY)
+        step = exponent - self.mantissa_bits
         # Two factors, so that neither power exceeds the range of float.
-        half_step = chain.add("Floor", chain.add("Mul", step, chain.constant(0.5)))
-        shrunk = chain.add("Div", size, _pow2(chain, half_step))
-        other_half = _pow2(chain, chain.add("Sub", step, half_step))
-        mantissa = chain.add("Round", chain.add("Div", shrunk, other_half))
-        block = chain.add("Add", exponent, chain.constant(self.bias - 1))
-        block = chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits))
-        code = chain.add("Add", block, mantissa)
-        largest, zero = chain.constant(_LARGEST), chain.constant(0.0)
-        code = chain.add("Where", chain.add("Less", code, largest), code, largest)
-        below = chain.add("Less", scaled, zero)
-        is_negative = chain.add("And", below, chain.add("Greater", code, zero))
-        negative = chain.add("Add", code, chain.constant(_SIGN))
-        signed = chain.add("Where", is_negative, negative, code)
-        return chain.add("Where", chain.add("IsNaN", scaled), chain.constant(_NAN_CODE), signed)
+        half_step = op.Floor(step * 0.5)
+        shrunk = size / _pow2(op, half_step)
+        mantissa = op.Round(shrunk / _pow2(op, step - half_step))
+        code = (exponent + (self.bias - 1)) * 2.0**self.mantissa_bits + mantissa
+        largest, zero = op.constant(_LARGEST), op.constant(0.0)
+        code = op.Where(op.Less(code, largest), code, largest)
+        is_negative = op.And(op.Less(scaled, zero), op.Greater(code, zero))
+        signed = op.Where(is_negative, code + _SIGN, code)
+        return op.Where(op.IsNaN(scaled), op.constant(_NAN_CODE), signed)
 
 
 FORMATS: Mapping[str, Codes] = MappingProxyType({"F143": Codes(3, 8), "F152": Codes(2, 16)})
 """The 8-bit formats by name, the default first."""
 
 
-def _pow2(chain: Chain, exponent: str) -> str:
-    return chain.add("Pow", chain.constant(2.0), exponent)
+def _pow2(op: Tape, exponent: Value) -> Value:
+    return op.Pow(2.0, exponent)
 
 
-def _power(chain: Chain, scale: str) -> str:
+def _power(op: Tape, scale: str) -> Value:
     """Add nodes that raise 2 to the first element of a tensor of whole numbers, and return the name
     of the scalar."""
-    flat = chain.add("Reshape", scale, chain.shape([-1]))
-    first = chain.add("Gather", flat, chain.constant(0, np.int64))
-    return _pow2(chain, chain.add("Cast", first, to=TensorProto.FLOAT))
+    flat = op.add("Reshape", scale, op.ints([-1]))
+    first = op.add("Gather", flat, op.constant(0, np.int64))
+    return _pow2(op, op.add("Cast", first, to=TensorProto.FLOAT))
 
 
 def _format(node: onnx.NodeProto, name: str) -> Codes:
     return FORMATS[read_choice(node, name, tuple(FORMATS))]
 
 
-def _to_bytes(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-    codes = _format(node, "fp8Format").encode(chain, node.input[0], node.input[1])
-    chain.add_as(node.output[0], "Cast", codes, to=TensorProto.UINT8)
+def _to_bytes(op: Tape, site: Site[GraphContext]) -> Results:
+    codes = _format(site.node, "fp8Format").encode(op, site.x, site.input(1))
+    return op.Cast(codes, to=TensorProto.UINT8)
 
 
-def _product(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _product(op: Tape, site: Site[GraphContext]) -> Results:
     """Add the product of two tensors of codes. A left operand in half is used unchanged."""
-    left, right, left_scale, right_scale = node.input
-    if around.types.get(left) == TensorProto.UINT8:
-        left = _format(node, "fp8FormatLHS").decode(chain, left, left_scale)
-    wide = _format(node, "fp8FormatRHS").decode(chain, right, right_scale)
-    chain.add_as(node.output[0], "MatMul", left, wide)
+    left, right, left_scale, right_scale = map(site.input, range(4))
+    if left.element_type == TensorProto.UINT8:
+        left = _format(site.node, "fp8FormatLHS").decode(op, left, left_scale)
+    wide = _format(site.node, "fp8FormatRHS").decode(op, right, right_scale)
+    return op.MatMul(left, wide)
 
 
-def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+def _from_nibbles(op: Tape, site: Site[GraphContext]) -> Results:
     """Add nodes that widen signed 4-bit numbers. The high and low 4 bits of a byte follow one
     another along `axis`."""
     #  7        4 3        0
     # +----------+----------+      both signed, -8 to 7. The byte is read as int8, so that floor of
     # |   high   |   low    |      byte / 16 has the high number's sign; of the low one, 8 to 15
     # +----------+----------+      stand for -8 to -1.
-    source, scale = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.FLOAT)
-    whole = chain.add("Cast", source, to=TensorProto.FLOAT)
-    high = chain.add("Floor", chain.add("Div", whole, chain.constant(_NIBBLE)))
-    low = chain.add("Sub", whole, chain.add("Mul", high, chain.constant(_NIBBLE)))
-    is_high = chain.add("Less", low, chain.constant(_SIGNED_NIBBLE))
-    low = chain.add("Where", is_high, low, chain.add("Sub", low, chain.constant(_NIBBLE)))
-    axis = _read_axis(node)
-    apart = chain.shape([0, 0, 1] if axis else [0, 1, -1])
-    both = (chain.add("Reshape", each, apart) for each in (high, low))
-    pair = chain.add("Concat", *both, axis=axis + 1)
+    scale, both = (
+        op.Cast(site.input(1), to=TensorProto.FLOAT),
+        op.Cast(site.x, to=TensorProto.FLOAT),
+    )
+    high = op.Floor(both / _NIBBLE)
+    low = both - high * _NIBBLE
+    low = op.Where(op.Less(low, _SIGNED_NIBBLE), low, low - _NIBBLE)
+    axis = _read_axis(site.node)
+    apart = op.ints([0, 0, 1] if axis else [0, 1, -1])
+    pair = op.Concat(*(op.Reshape(numbers, apart) for numbers in (high, low)), axis=axis + 1)
     if axis:
-        wide = chain.add("Transpose", chain.add("Reshape", pair, chain.shape([0, -1])), perm=[1, 0])
+        wide = op.Transpose(op.Reshape(pair, op.ints([0, -1])), perm=[1, 0])
     else:
-        sizes = chain.add("Concat", chain.shape([-1]), chain.add("Shape", scale), axis=0)
-        wide = chain.add("Reshape", pair, sizes)
-    chain.add_as(node.output[0], "Mul", wide, scale)
+        wide = op.Reshape(pair, op.Concat(op.ints([-1]), op.Shape(scale), axis=0))
+    return op.Mul(wide, scale)
 
 
 def _result_type(node: onnx.NodeProto) -> int:
@@ -208,20 +200,20 @@ def _stand_in_for_bytes(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 
 @register_stand_in(CHIP_DOMAIN, "FP8MatMulWithoutShapeInfer")
 def _stand_in_for_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    chain = Chain(f"{node.output[0]}/widened")
-    wide = [chain.add("Cast", name, to=_result_type(node)) for name in node.input[:2]]
-    chain.add_as(node.output[0], "MatMul", *wide)
-    return chain.nodes
+    op = Tape(f"{node.output[0]}/widened")
+    wide = [op.add("Cast", name, to=_result_type(node)) for name in node.input[:2]]
+    op.add_as(node.output[0], "MatMul", *wide)
+    return op.nodes
 
 
 @register_stand_in(CHIP_DOMAIN, "Int4ToHalf")
 def _stand_in_for_nibbles(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    chain = Chain(f"{node.output[0]}/widened")
-    wide = chain.add("Cast", node.input[0], to=_result_type(node))
+    op = Tape(f"{node.output[0]}/widened")
+    wide = op.add("Cast", node.input[0], to=_result_type(node))
     if _read_axis(node):
-        wide = chain.add("Transpose", wide, perm=[1, 0])
-    chain.add_as(node.output[0], "Concat", wide, wide, axis=0)
-    return chain.nodes
+        wide = op.add("Transpose", wide, perm=[1, 0])
+    op.add_as(node.output[0], "Concat", wide, wide, axis=0)
+    return op.nodes
 
 
 CODES: Mapping[str, Operator] = MappingProxyType(

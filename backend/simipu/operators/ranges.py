@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import STANDARD_DOMAINS, Chain, describe_node
+from onnxgraph import STANDARD_DOMAINS, Results, Site, Tape, describe_node
 
 from simipu.errors import LoadError
 from simipu.operators.entry import Body, GraphContext, Guard
@@ -78,16 +78,16 @@ def _find_spread_fault(node: onnx.NodeProto) -> str:
     return ""
 
 
-def add_range_check(chain: Chain, values: str, limits: tuple[str, str], title: str) -> str:
+def add_range_check(op: Tape, values: str, limits: tuple[str, str], title: str) -> str:
     """Add nodes that end the run, with `title` in the error's text, unless all `values` (int64) are
     within `limits`, both included. Return the name of the same values: only who reads these has the
     check."""
-    is_low, is_high = chain.add("Less", values, limits[0]), chain.add("Less", limits[1], values)
-    place = chain.add("Cast", chain.add("Or", is_low, is_high), to=TensorProto.INT64)
-    inputs = [chain.shape([0]), place]
-    name = chain.new_name()
-    chain.nodes.append(helper.make_node("Gather", inputs, [name], f"{name}: {title}", axis=0))
-    return chain.add("Add", values, name)
+    is_low, is_high = op.add("Less", values, limits[0]), op.add("Less", limits[1], values)
+    place = op.add("Cast", op.add("Or", is_low, is_high), to=TensorProto.INT64)
+    inputs = [op.ints([0]), place]
+    name = op.new_name()
+    op.nodes.append(helper.make_node("Gather", inputs, [name], f"{name}: {title}", axis=0))
+    return op.add("Add", values, name)
 
 
 def narrow_input(place: int, what: str, least: int) -> Guard:
@@ -109,14 +109,12 @@ def narrow_input(place: int, what: str, least: int) -> Guard:
     def describe(node: onnx.NodeProto) -> str:
         return f"{what} of {describe_node(node)}: expected {least} to {_INT32_MAX}"
 
-    def add_check(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-        limits = (chain.constant(least, np.int64), chain.constant(_INT32_MAX, np.int64))
-        wide = chain.add("Cast", node.input[place], to=TensorProto.INT64)
-        checked = onnx.NodeProto()
-        checked.CopyFrom(node)
-        checked.input[place] = add_range_check(chain, wide, limits, describe(node))
-        checked.name = f"{chain.new_name()}/{node.op_type}"
-        chain.nodes.append(checked)
+    def add_check(op: Tape, site: Site[GraphContext]) -> Results:
+        limits = (op.ints(least), op.ints(_INT32_MAX))
+        inputs = list(site.node.input)
+        wide = op.Cast(inputs[place], to=TensorProto.INT64)
+        inputs[place] = add_range_check(op, wide, limits, describe(site.node))
+        return op.copy(site.node, inputs)
 
     return guard
 

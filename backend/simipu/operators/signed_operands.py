@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import Chain
+from onnxgraph import Results, Site, Tape, Value, attribute
 
 from simipu.operators.entry import Body, GraphContext, Guard
 
@@ -26,20 +26,16 @@ def signed_operand(place: int, zero_point: int, other: int) -> Guard:
     """Return a guard for a product whose input `place`, with its zero point, saturates if it is
     signed and the input `other` is not."""
 
-    def body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-        shifted = _copy(node)
-        inputs = [*node.input, *[""] * (zero_point + 1 - len(node.input))]
-        for at in (place, zero_point):
-            if inputs[at]:
-                inputs[at] = _shift(chain, inputs[at])
+    def body(op: Tape, site: Site[GraphContext]) -> Results:
+        inputs = [*site.node.input, *[""] * (zero_point + 1 - len(site.node.input))]
+        for index in (place, zero_point):
+            if inputs[index]:
+                inputs[index] = _shift(op, inputs[index])
         # OpenVINO has no omitted input before others.
-        shifted.input[:] = [
-            name
-            if name or at > zero_point
-            else chain.constant(_SHIFT if at == zero_point else 0, np.uint8)
-            for at, name in enumerate(inputs)
-        ]
-        chain.nodes.append(shifted)
+        for index, name in enumerate(inputs[: zero_point + 1]):
+            if not name:
+                inputs[index] = op.constant(_SHIFT if index == zero_point else 0, np.uint8)
+        return op.copy(site.node, inputs)
 
     def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
         kinds = [around.types.get(node.input[at]) for at in (place, other)]
@@ -55,53 +51,36 @@ def dequantized(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     return _dequantize_unsigned if is_signed and around.saturates(node) else None
 
 
-def _dequantize_unsigned(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
-    maker = around.makers.get(node.input[0])
-    shifted = _copy(node)
+def _dequantize_unsigned(op: Tape, site: Site[GraphContext]) -> Results:
+    node, maker = site.node, site.facts.makers.get(site.node.input[0])
     if maker is not None and maker.op_type == "QuantizeLinear":
         # The optimisers look for a pair of both.
-        quantized = _quantize_unsigned(chain, maker)
-        shifted.input[0] = quantized
+        source = _quantize_unsigned(op, maker)
     else:
-        shifted.input[0] = _shift(chain, node.input[0])
-    _shift_zero_point(chain, shifted)
-    chain.nodes.append(shifted)
+        source = _shift(op, node.input[0])
+    return op.copy(node, [source, node.input[_SCALE], _shift_zero_point(op, node)])
 
 
-def _quantize_unsigned(chain: Chain, node: onnx.NodeProto) -> str:
-    """Add a QuantizeLinear to uint8 instead of int8, and return its result's name."""
-    shifted = _copy(node)
-    shifted.name = f"{chain.new_name()}/QuantizeLinear"
-    _shift_zero_point(chain, shifted)
-    shifted.output[0] = chain.new_name()
-    for each in shifted.attribute:
-        if each.name == "output_dtype":
-            each.i = TensorProto.UINT8
-    chain.nodes.append(shifted)
-    return str(shifted.output[0])
+def _quantize_unsigned(op: Tape, node: onnx.NodeProto) -> Value:
+    """Add a QuantizeLinear to uint8 instead of int8, and return its result."""
+    inputs = [*node.input[:_ZERO_POINT], _shift_zero_point(op, node)]
+    if attribute(node, "output_dtype") is None:
+        (result,) = op.copy(node, inputs)
+    else:
+        (result,) = op.copy(node, inputs, output_dtype=TensorProto.UINT8)
+    op.nodes[-1].name = f"{result}/QuantizeLinear"
+    return result
 
 
-def _shift_zero_point(chain: Chain, node: onnx.NodeProto) -> None:
-    """Shift the zero point of a node; without one it is 0, of the scale's shape."""
-    node.input.extend([""] * (_ZERO_POINT + 1 - len(node.input)))
-    zero = node.input[_ZERO_POINT]
-    if zero:
-        node.input[_ZERO_POINT] = _shift(chain, zero)
-        return
+def _shift_zero_point(op: Tape, node: onnx.NodeProto) -> Value:
+    """Return the shifted zero point of a node; without one it is 0, of the scale's shape."""
+    if len(node.input) > _ZERO_POINT and node.input[_ZERO_POINT]:
+        return _shift(op, node.input[_ZERO_POINT])
     value = numpy_helper.from_array(np.array([_SHIFT], np.uint8))
-    shape = chain.add("Shape", node.input[_SCALE])
-    node.input[_ZERO_POINT] = chain.add("ConstantOfShape", shape, value=value)
+    return op.ConstantOfShape(op.Shape(node.input[_SCALE]), value=value)
 
 
-def _shift(chain: Chain, name: str) -> str:
-    """Add the shift of a tensor of int8, and return the name of the one of uint8."""
+def _shift(op: Tape, name: str) -> Value:
+    """Return a tensor of int8, shifted, as one of uint8."""
     # ONNX Runtime has no sums of 8 bits, and no XOR of them before opset 18.
-    wide = chain.add("Cast", name, to=TensorProto.INT32)
-    total = chain.add("Add", wide, chain.constant(_SHIFT, np.int32))
-    return chain.add("Cast", total, to=TensorProto.UINT8)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
+    return op.Cast(op.Cast(name, to=TensorProto.INT32) + _SHIFT, to=TensorProto.UINT8)

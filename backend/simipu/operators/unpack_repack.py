@@ -16,7 +16,14 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, Chain, Value, register_stand_in
+from onnxgraph import (
+    CHIP_DOMAIN,
+    Results,
+    Site,
+    Tape,
+    TensorSize,
+    register_stand_in,
+)
 
 from simipu.operators.attributes import read_axis, read_size, read_sizes
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
@@ -28,7 +35,7 @@ _TOKENS, _TOGETHER = 2, "its tokens come from all rows"
 batch."""
 
 
-def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
+def _spread(op: Tape, node: onnx.NodeProto, tokens: str) -> str:
     """Return the index among the packed tokens for each place of an unpacked sample, [max_valid_num
     * sizes]. It is `tokens`, their number, where there is no token.
 
@@ -40,100 +47,103 @@ def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
     #     packed      0 1 2 | 3 4 | 5        starts 0, 3: the lengths before, added up
     #     unpacked    0 1 2 -   3 4 - -      start + place within the segment; -: 6, `tokens`
     sizes = read_sizes(node, "segment_max_size")
-    zero, one = chain.constant(0, np.int64), chain.constant(1, np.int64)
-    lengths = chain.add("Cast", node.input[1], to=TensorProto.INT64)
-    lengths = chain.add("Where", chain.add("Less", lengths, zero), zero, lengths)
-    flat = chain.add("Reshape", lengths, chain.shape([-1]))
-    ends = chain.add("CumSum", flat, zero)
-    starts = chain.add("Sub", ends, flat)
+    zero, one = op.constant(0, np.int64), op.constant(1, np.int64)
+    lengths = op.add("Cast", node.input[1], to=TensorProto.INT64)
+    lengths = op.add("Where", op.add("Less", lengths, zero), zero, lengths)
+    flat = op.add("Reshape", lengths, op.ints([-1]))
+    ends = op.add("CumSum", flat, zero)
+    starts = op.add("Sub", ends, flat)
     firsts, counts = (
-        chain.add("Reshape", each, chain.shape([-1, len(sizes), 1])) for each in (starts, flat)
+        op.add("Reshape", each, op.ints([-1, len(sizes), 1])) for each in (starts, flat)
     )
     places = []
     for number, size in enumerate(sizes):
-        inner = chain.add("Range", zero, chain.constant(size, np.int64), one)
+        inner = op.add("Range", zero, op.constant(size, np.int64), one)
         first, count = (
-            chain.add("Gather", each, chain.constant(number, np.int64), axis=1)
+            op.add("Gather", each, op.constant(number, np.int64), axis=1)
             for each in (firsts, counts)
         )
-        place = chain.add("Add", first, inner)
-        is_inside = chain.add("Less", place, tokens)
-        is_there = chain.add("And", chain.add("Less", inner, count), is_inside)
-        places.append(chain.add("Where", is_there, place, tokens))
-    joined = chain.add("Concat", *places, axis=1)
-    return chain.add("Reshape", joined, chain.shape([-1]))
+        place = op.add("Add", first, inner)
+        is_inside = op.add("Less", place, tokens)
+        is_there = op.add("And", op.add("Less", inner, count), is_inside)
+        places.append(op.add("Where", is_there, place, tokens))
+    joined = op.add("Concat", *places, axis=1)
+    return op.add("Reshape", joined, op.ints([-1]))
 
 
-def _rest(chain: Chain, source: str) -> str:
+def _rest(op: Tape, source: str) -> str:
     """Return the sizes after batch and tokens; there may be none."""
-    last = chain.constant([np.iinfo(np.int64).max], np.int64)
-    return chain.add("Slice", chain.add("Shape", source), chain.shape([_TOKENS]), last)
+    last = op.constant([np.iinfo(np.int64).max], np.int64)
+    return op.add("Slice", op.add("Shape", source), op.ints([_TOKENS]), last)
 
 
-def _zeros(chain: Chain, node: onnx.NodeProto, sizes: str, around: GraphContext) -> str:
-    data_type = around.types.get(node.input[0], TensorProto.FLOAT)
+def _zeros(op: Tape, site: Site[GraphContext], sizes: str) -> str:
+    data_type = site.x.element_type or TensorProto.FLOAT
     value = helper.make_tensor("zero", data_type, [1], [0])
-    return chain.add("ConstantOfShape", sizes, value=value)
+    return op.add("ConstantOfShape", sizes, value=value)
 
 
-def _unpack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _unpack(op: Tape, site: Site[GraphContext]) -> Results:
     """Add a lookup in the tokens, followed by a zero for places beyond a sample."""
-    rest = _rest(chain, node.input[0])
-    flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
-    count = chain.add("Gather", chain.add("Shape", flat), chain.constant(0, np.int64), axis=0)
-    padding = _zeros(chain, node, chain.add("Concat", chain.shape([1]), rest, axis=0), around)
-    places = _spread(chain, node, count)
-    found = chain.add("Gather", chain.add("Concat", flat, padding, axis=0), places, axis=0)
+    node = site.node
+    rest = _rest(op, node.input[0])
+    flat = op.add("Reshape", node.input[0], op.add("Concat", op.ints([-1]), rest, axis=0))
+    count = op.add("Gather", op.add("Shape", flat), op.constant(0, np.int64), axis=0)
+    padding = _zeros(op, site, op.add("Concat", op.ints([1]), rest, axis=0))
+    places = _spread(op, node, count)
+    found = op.add("Gather", op.add("Concat", flat, padding, axis=0), places, axis=0)
     size = sum(read_sizes(node, "segment_max_size"))
-    wanted = chain.add("Concat", chain.shape([-1, size]), rest, axis=0)
-    chain.add_as(node.output[0], "Reshape", found, wanted)
+    wanted = op.add("Concat", op.ints([-1, size]), rest, axis=0)
+    return op.Reshape(found, wanted)
 
 
-def _repack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _repack(op: Tape, site: Site[GraphContext]) -> Results:
     """Add nodes that move each token back to its place; tokens of no sample are zero."""
+    node = site.node
     # Places without a token have the index batch * tokens: they are written to one more token at
     # the end, which is cut off.
     batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
-    rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
-    flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
-    longer = chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0)
-    empty = _zeros(chain, node, longer, around)
-    places = chain.add("Reshape", _spread(chain, node, count), chain.shape([-1, 1]))
-    filled = chain.add("ScatterND", empty, places, flat)
-    zero = chain.shape([0])
-    kept = chain.add("Slice", filled, zero, chain.shape([batch * tokens]), zero)
-    wanted = chain.add("Concat", chain.shape([batch, tokens]), rest, axis=0)
-    chain.add_as(node.output[0], "Reshape", kept, wanted)
+    rest, count = _rest(op, node.input[0]), op.constant(batch * tokens, np.int64)
+    flat = op.add("Reshape", node.input[0], op.add("Concat", op.ints([-1]), rest, axis=0))
+    longer = op.add("Concat", op.ints([batch * tokens + 1]), rest, axis=0)
+    empty = _zeros(op, site, longer)
+    places = op.add("Reshape", _spread(op, node, count), op.ints([-1, 1]))
+    filled = op.add("ScatterND", empty, places, flat)
+    zero = op.ints([0])
+    kept = op.add("Slice", filled, zero, op.ints([batch * tokens]), zero)
+    wanted = op.add("Concat", op.ints([batch, tokens]), rest, axis=0)
+    return op.Reshape(kept, wanted)
 
 
-def _mask_compress(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
+def _mask_compress(op: Tape, site: Site[GraphContext]) -> Results:
     """Add nodes that move kept elements to the front, in their order, by a table of target indices;
     the rest is zero.
 
     The index of a kept element is the number of kept elements before it. That of another is behind
     the end, which is cut off.
     """
-    data, mask = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.BOOL)
-    rank = around.ranks.get(data, 1)
+    node = site.node
+    data, mask = node.input[0], op.add("Cast", node.input[1], to=TensorProto.BOOL)
+    rank = site.facts.ranks.get(data, 1)
     axis = read_axis(node, "axis", 0, rank)
     order = [axis, *(each for each in range(rank) if each != axis)]
-    turned = chain.add("Transpose", data, perm=order)
-    sizes = chain.add("Shape", turned)
+    turned = op.add("Transpose", data, perm=order)
+    sizes = op.add("Shape", turned)
     length, rest = (
-        chain.add("Slice", sizes, chain.shape([first]), chain.constant([last], np.int64))
+        op.add("Slice", sizes, op.ints([first]), op.constant([last], np.int64))
         for first, last in ((0, 1), (1, np.iinfo(np.int64).max))
     )
-    ones = chain.add("Cast", chain.add("Reshape", mask, chain.shape([-1])), to=TensorProto.INT64)
-    before = chain.add("CumSum", ones, chain.constant(0, np.int64), exclusive=1)
-    kept = chain.add("Cast", ones, to=TensorProto.BOOL)
-    places = chain.add("Where", kept, before, length)
-    longer = chain.add("Concat", chain.add("Add", length, chain.shape([1])), rest, axis=0)
-    empty = _zeros(chain, node, longer, around)
-    places = chain.add("Reshape", places, chain.shape([-1, 1]))
-    filled = chain.add("ScatterND", empty, places, turned)
-    front = chain.add("Slice", filled, chain.shape([0]), length, chain.shape([0]))
+    ones = op.add("Cast", op.add("Reshape", mask, op.ints([-1])), to=TensorProto.INT64)
+    before = op.add("CumSum", ones, op.constant(0, np.int64), exclusive=1)
+    kept = op.add("Cast", ones, to=TensorProto.BOOL)
+    places = op.add("Where", kept, before, length)
+    longer = op.add("Concat", op.add("Add", length, op.ints([1])), rest, axis=0)
+    empty = _zeros(op, site, longer)
+    places = op.add("Reshape", places, op.ints([-1, 1]))
+    filled = op.add("ScatterND", empty, places, turned)
+    front = op.add("Slice", filled, op.ints([0]), length, op.ints([0]))
     back = [order.index(each) for each in range(rank)]
-    chain.add_as(node.output[0], "Transpose", front, perm=back)
+    return op.Transpose(front, perm=back)
 
 
 def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
@@ -178,7 +188,7 @@ def _look_up(context: Context) -> Work:
     if data is None or lengths is None:
         return moves.move(context)
     tokens = max(1, int(np.prod(context.result.shape[:_TOKENS])))
-    indices = Value((tokens,), moves.INDEX_BYTES)
+    indices = TensorSize((tokens,), moves.INDEX_BYTES)
     inputs, outputs = ["tokens", "places"], [context.node.output[0]]
     node = helper.make_node("Gather", inputs, outputs, name=context.node.name)
     table = replace(context, node=node, inputs=[data, indices], constants=frozenset())
@@ -200,12 +210,12 @@ def _stand_in_for_repack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 def _resized(node: onnx.NodeProto, leading: Sequence[int]) -> Sequence[onnx.NodeProto]:
     """Return nodes that repeat the first element of both leading axes, for a result of the right
     shape."""
-    chain = Chain(f"{node.output[0]}/sizes")
+    op = Tape(f"{node.output[0]}/sizes")
     first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
-    places = [chain.add("ConstantOfShape", chain.shape([size]), value=first) for size in leading]
-    half_way = chain.add("Gather", node.input[0], places[0], axis=0)
-    chain.add_as(node.output[0], "Gather", half_way, places[1], axis=1)
-    return chain.nodes
+    places = [op.add("ConstantOfShape", op.ints([size]), value=first) for size in leading]
+    half_way = op.add("Gather", node.input[0], places[0], axis=0)
+    op.add_as(node.output[0], "Gather", half_way, places[1], axis=1)
+    return op.nodes
 
 
 PACKING: Mapping[str, Operator] = MappingProxyType(

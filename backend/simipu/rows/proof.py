@@ -271,7 +271,7 @@ class _Tracer:
             proto.input[index] = name
         for index, name in node.computed.items():
             proto.input[index] = name
-        return [*node.chain.nodes, proto, *node.after.nodes]
+        return [*node.op.nodes, proto, *node.after.nodes]
 
     def output_axis(self, name: str) -> int:
         """Return the axis of the rows in an output of the graph. Raises NotIndependent if there is

@@ -131,8 +131,8 @@ def test_a_rule_replaces_the_first_match_that_fits():
         def fits(self, found, result):
             return found["y"] == "y" and result == "r"
 
-        def build(self, found, result, made):
-            made.add_as(result, "Sum", found["x"], found["y"])
+        def build(self, op, found):
+            return op.Sum(found["x"], found["y"])
 
     changed = Rule().run(
         parse("a = Exp(x) r = Add(y, a) b = Exp(x) s = Add(b, y)", outputs="float[2] r, float[2] s")

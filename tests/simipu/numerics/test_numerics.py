@@ -20,7 +20,7 @@ from half_models import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, iter_bodies
+from onnxgraph import Tape, iter_bodies
 from simipu import LoadError
 from simipu.numerics import Numerics, lower
 from simipu.numerics.quarter import F143, F152, NAN_CODE, decode, encode
@@ -403,13 +403,13 @@ def test_every_code_comes_back_from_its_value(quarter):
 @pytest.mark.parametrize("scale", [-5, -1, 0, 4])
 @pytest.mark.parametrize("quarter", [F143, F152], ids=lambda quarter: quarter.name)
 def test_the_graph_rounds_every_half_as_the_codes_do(quarter, scale, nan_on_overflow):
-    chain = Chain("y")
-    round_to_quarter(chain, "x", quarter, scale, nan_on_overflow=nan_on_overflow, result="y")
+    op = Tape("y")
+    round_to_quarter(op, "x", quarter, scale, nan_on_overflow=nan_on_overflow, result="y")
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [65536]) for name in ("x", "y")
     ]
     graph = helper.make_graph(
-        chain.nodes,
+        op.nodes,
         "q",
         values[:1],
         values[1:],

@@ -14,7 +14,8 @@ from onnxgraph import (
     FLOAT_TYPES,
     GraphEditor,
     NameScope,
-    NodeBuilder,
+    Tape,
+    Value,
     attribute,
     is_operator,
     iter_bodies,
@@ -91,7 +92,7 @@ class ReplaceSoftmax(_Renaming):
         operator, but was not always the standard's."""
         if self.takes(node, view):
             made = view.start(node, "softmax")
-            made.chip(node.output[0], self.renames, node.input[0], axis=-1)
+            made.chip_as(node.output[0], self.renames, node.input[0], axis=-1)
             view.replace(node, made.nodes)
 
 
@@ -121,9 +122,9 @@ class ReplaceCastsWithNotZero(PatternRule):
         node = found.view.maker(result)
         return node is not None and found.view.type(found["source"]) == attribute(node, "to")
 
-    def build(self, found: Match, result: str, made: NodeBuilder) -> None:
+    def build(self, op: Tape, found: Match) -> Value:
         """Add the chip's operator."""
-        made.chip(result, "NotZero", found["source"])
+        return op.chip("NotZero", found["source"])
 
 
 _BEFORE, _AFTER = "before_", "after_"
@@ -218,8 +219,8 @@ def add_remap(
             ("after_matmul", int(after_matmul and way == "fwd")),
         )
     }
-    made = NodeBuilder(f"{result}/remap", names=names)
-    made.chip(result, "Remap", source, **attributes, debug_str=result)
+    made = Tape(f"{result}/remap", names=names)
+    made.chip_as(result, "Remap", source, **attributes, debug_str=result)
     nodes += made.nodes
 
 

@@ -8,7 +8,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnxgraph import GraphView, NodeBuilder, attribute, change_values, iter_nodes, register_change
+from onnx import helper
+from onnxgraph import (
+    GraphView,
+    Results,
+    Site,
+    Tape,
+    Value,
+    attribute,
+    change_values,
+    iter_nodes,
+    register_change,
+)
 from onnxgraph.opsets import BATCH_NORMALIZATION_IS_PER_CHANNEL, CLIP_TAKES_BOUNDS
 
 from popef._tools.arrays import Array
@@ -18,6 +29,7 @@ from poprt.rewrite.rules import NodeRule
 _HALF = np.finfo(np.float16)
 _SIX = 6
 """Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
+_SQUARE = 2
 _LARGEST_POWER = 4
 """Maximum exponent for which products are cheaper than a power; it takes two products, larger ones
 more."""
@@ -29,9 +41,11 @@ class ReplaceBnWithMulAdd(NodeRule):
     """BatchNormalization of constants, in inference, becomes a Mul and an Add."""
 
     op_types = frozenset(("BatchNormalization",))
+    prefix = "bn"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, _op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace a BatchNormalization. The constants are computed in double and rounded once."""
+        node, view = site.node, site.facts
         rank = view.rank(node.input[0])
         values = [view.value(name) for name in node.input[1:5]]
         trains = attribute(node, "training_mode", 0) or len(list(filter(None, node.output))) > 1
@@ -41,12 +55,8 @@ class ReplaceBnWithMulAdd(NodeRule):
             return None
         scale, bias, mean, variance = (np.asarray(value, np.float64) for value in values)
         factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-        chain, dtype = view.start(node, "bn"), view.dtype(node.input[0])
         shape = [-1] + [1] * (rank - 2)
-        product = chain.add("Mul", node.input[0], chain.constant(factor.reshape(shape), dtype))
-        rest = chain.constant((bias - mean * factor).reshape(shape), dtype)
-        chain.add_as(node.output[0], "Add", product, rest)
-        return chain.end(node)
+        return site.x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
 
 @register("replace_castlike", stage=Stage.FOLDING, default=True)
@@ -54,16 +64,15 @@ class ReplaceCastlike(NodeRule):
     """CastLike becomes a Cast, where the type is known."""
 
     op_types = frozenset(("CastLike",))
+    prefix = "cast"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the CastLike. The Cast keeps its attributes, above all `saturate`."""
-        to = view.type(node.input[1])
+        to = site.facts.type(site.node.input[1])
         if not to:
             return None
-        chain = view.start(node, "cast")
-        chain.add_as(node.output[0], "Cast", node.input[0], to=to)
-        chain.nodes[-1].attribute.extend(node.attribute)
-        return chain.end(node)
+        kept = {entry.name: helper.get_attribute_value(entry) for entry in site.node.attribute}
+        return op.Cast(site.x, to=to, **kept)
 
 
 @register("replace_gather_with_reshape", stage=Stage.FOLDING, default=True, is_ours=True)
@@ -72,23 +81,21 @@ class ReplaceGatherWithReshape(NodeRule):
     masks this way, and rows that are selected by number could not be proven independent."""
 
     op_types = frozenset(("Gather",))
+    prefix = "reshape"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the Gather if its indices are 0, 1, 2, ... to the size of the axis. Empty tensors
         stay, because a 0 in a Reshape means another size."""
-        data, indices = node.input
-        shape, picked = view.shape(data), view.shape(indices)
+        data, indices = site.node.input
+        shape, picked = site.facts.shape(data), site.facts.shape(indices)
         if not shape or picked is None or 0 in shape:
             return None
-        axis = int(attribute(node, "axis", 0)) % len(shape)
+        axis = int(site.get("axis", 0)) % len(shape)
         size = shape[axis]
-        order = view.value(indices, most=size) if math.prod(picked) == size else None
+        order = site.facts.value(indices, most=size) if math.prod(picked) == size else None
         if order is None or not np.array_equal(order.reshape(-1), np.arange(size)):
             return None
-        chain = view.start(node, "reshape")
-        made = [*shape[:axis], *picked, *shape[axis + 1 :]]
-        chain.add_as(node.output[0], "Reshape", data, chain.shape(made))
-        return chain.end(node)
+        return op.Reshape(data, op.ints([*shape[:axis], *picked, *shape[axis + 1 :]]))
 
 
 @register("replace_clip_empty_inputs", stage=Stage.FOLDING, default=True)
@@ -97,28 +104,24 @@ class ReplaceClipEmptyInputs(NodeRule):
     form for it; one without an upper bound gets none."""
 
     op_types = frozenset(("Clip",))
+    prefix = "clip"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the Clip. An integer without bounds becomes an Identity. For floats, infinities
         become the largest values, as the standard requires."""
-        given = [*node.input, "", ""][:3]
-        has_lower, has_upper = bool(given[1]), bool(given[2])
-        if len(node.input) == 1 + has_lower + has_upper and has_lower:
+        node, view = site.node, site.facts
+        source, lower, upper = [*node.input, "", ""][:3]
+        if len(node.input) == 1 + bool(lower) + bool(upper) and lower:
             return None
-        if (len(node.input) == 1 and view.opset < CLIP_TAKES_BOUNDS) or not view.type(given[0]):
+        if (len(node.input) == 1 and view.opset < CLIP_TAKES_BOUNDS) or not view.type(source):
             return None
-        chain = view.start(node, "clip")
-        dtype = view.dtype(given[0])
-        if not (has_lower or has_upper or dtype.kind == "f"):
-            chain.add_as(node.output[0], "Identity", given[0])
-            return chain.end(node)
-        lower = given[1]
-        if not has_lower:
-            lower = chain.constant(
-                (np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)).min, dtype
-            )
-        chain.add_as(node.output[0], "Clip", *filter(None, (given[0], lower, given[2])))
-        return chain.end(node)
+        dtype = view.dtype(source)
+        if not (lower or upper or dtype.kind == "f"):
+            return op.Identity(source)
+        if not lower:
+            limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+            lower = op.constant(limits.min, dtype)
+        return op.Clip(source, lower, *filter(None, [upper]))
 
 
 @register("replace_div_with_mul", stage=Stage.PATTERNS, default=True)
@@ -127,20 +130,19 @@ class ReplaceDivWithMul(NodeRule):
     rounding unless the constant is a power of two. Integers stay."""
 
     op_types = frozenset(("Div",))
+    prefix = "reciprocal"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the division if the reciprocal is exact enough in half, since the graph may be
         converted to half."""
-        divisor = view.value(node.input[1])
-        if divisor is None or not view.is_float(node.input[1]) or not divisor.size:
+        divisor = site.facts.value(site.node.input[1])
+        if divisor is None or not site.facts.is_float(site.node.input[1]) or not divisor.size:
             return None
         with np.errstate(all="ignore"):
             factor = 1 / divisor.astype(np.float64)
         if not _is_normal_in_half(factor):
             return None
-        chain = view.start(node, "reciprocal")
-        chain.add_as(node.output[0], "Mul", node.input[0], chain.constant(factor, divisor.dtype))
-        return chain.end(node)
+        return op.Mul(site.x, op.constant(factor, divisor.dtype))
 
 
 def _is_normal_in_half(values: Array) -> bool:
@@ -163,6 +165,7 @@ class ReplaceGemmWithMatmul(NodeRule):
     """
 
     op_types = frozenset(("Gemm",))
+    prefix = "gemm"
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Replace the Gemms. Readers of the weights are counted once for all."""
@@ -178,45 +181,33 @@ class ReplaceGemmWithMatmul(NodeRule):
         }
         return super().run(model)
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace a Gemm of floats; the IPU has no other."""
+        node, view = site.node, site.facts
         if not view.is_float(node.output[0]) and not view.is_float(node.input[0]):
             return None
-        chain = view.start(node, "gemm")
         dtype = view.dtype(node.input[0])
-        operands = [
-            self._turn(chain, node.input[place], bool(attribute(node, name, 0)))
+        left, right = (
+            self._turn(op, node.input[place], bool(site.get(name, 0)))
             for place, name in ((0, "transA"), (1, "transB"))
-        ]
-        steps: list[tuple[str, list[str]]] = [("MatMul", operands)]
-        if (alpha := attribute(node, "alpha", 1.0)) != 1:
-            steps.append(("Mul", ["", chain.constant(alpha, dtype)]))
-        bias = [*node.input, ""][2]
-        if bias and (beta := attribute(node, "beta", 1.0)) != 0:
-            bias = bias if beta == 1 else chain.add("Mul", bias, chain.constant(beta, dtype))
-            steps.append(("Add", ["", bias]))
-        return _add_steps(chain, steps, node)
+        )
+        result = op.MatMul(left, right)
+        if (alpha := site.get("alpha", 1.0)) != 1:
+            result = op.Mul(result, op.constant(alpha, dtype))
+        bias = site.optional(2)
+        if bias is not None and (beta := site.get("beta", 1.0)) != 0:
+            scaled = bias if beta == 1 else op.Mul(bias, op.constant(beta, dtype))
+            result = op.Add(result, scaled)
+        return result
 
-    def _turn(self, chain: NodeBuilder, name: str, is_turned: bool) -> str:
+    def _turn(self, op: Tape, name: str, is_turned: bool) -> str:
         if not is_turned:
             return name
         tensor = self._own.get(name)
         if tensor is None:
-            return chain.add("Transpose", name, perm=[1, 0])
+            return op.add("Transpose", name, perm=[1, 0])
         change_values(tensor, "transposed", tensor.data_type, shape=tuple(tensor.dims)[::-1])
         return name
-
-
-def _add_steps(
-    chain: NodeBuilder, steps: Sequence[tuple[str, list[str]]], node: onnx.NodeProto
-) -> list[onnx.NodeProto]:
-    """Add steps to the chain and return its nodes. An empty input name stands for the result of the
-    step before. The last step makes the result of `node`."""
-    result = ""
-    for place, (op_type, inputs) in enumerate(steps):
-        name = node.output[0] if place == len(steps) - 1 else chain.new_name()
-        result = chain.add_as(name, op_type, *(each or result for each in inputs))
-    return chain.end(node)
 
 
 @register("replace_greater_or_equal", stage=Stage.PATTERNS)
@@ -225,14 +216,13 @@ class ReplaceGreaterOrEqual(NodeRule):
     not."""
 
     op_types = frozenset(("GreaterOrEqual",))
+    prefix = "opposite"
     needs_shapes = False
     opposite = "Less"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the comparison, for any types."""
-        chain = view.start(node, "opposite")
-        chain.add_as(node.output[0], "Not", chain.add(self.opposite, *node.input))
-        return chain.end(node)
+        return op.Not(op.add(self.opposite, *site.node.input))
 
 
 @register("replace_less_or_equal", stage=Stage.PATTERNS)
@@ -251,22 +241,19 @@ class ReplaceHalfReducemean(NodeRule):
     exceeds the mean's operands."""
 
     op_types = frozenset(("ReduceMean",))
+    prefix = "mean"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the mean if half represents the reciprocal of the number of elements with full
         precision."""
+        node, view = site.node, site.facts
         shape, axes = view.shape(node.input[0]), self._find_axes(node, view)
         if shape is None or axes is None or not view.is_float(node.input[0]):
             return None
         count = math.prod(shape[axis] for axis in axes)
         if count < 1 or not _is_normal_in_half(np.array(1 / count)):
             return None
-        chain = view.start(node, "mean")
-        factor = chain.constant(1 / count, view.dtype(node.input[0]))
-        chain.add("Mul", node.input[0], factor)
-        result, scaled = node.output[0], chain.nodes[-1].output[0]
-        chain.reduce_sum_as(result, scaled, axes, keepdims=attribute(node, "keepdims", 1))
-        return chain.end(node)
+        return op.ReduceSum(site.x * (1 / count), axes=axes, keepdims=site.get("keepdims", 1))
 
     def _find_axes(self, node: onnx.NodeProto, view: GraphView) -> list[int] | None:
         rank = view.rank(node.input[0])
@@ -289,14 +276,12 @@ class ReplaceHardswish(NodeRule):
     """HardSwish becomes x * HardSigmoid(x)."""
 
     op_types = frozenset(("HardSwish",))
+    prefix = "hard_swish"
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace HardSwish by its standard definition."""
-        chain = view.start(node, "hard_swish")
-        gate = chain.add("HardSigmoid", node.input[0], alpha=1 / _SIX, beta=0.5)
-        chain.add_as(node.output[0], "Mul", node.input[0], gate)
-        return chain.end(node)
+        return op.Mul(site.x, op.HardSigmoid(site.x, alpha=1 / _SIX, beta=0.5))
 
 
 @register("replace_pow", stage=Stage.PATTERNS)
@@ -308,11 +293,12 @@ class ReplacePow(NodeRule):
     """
 
     op_types = frozenset(("Pow",))
+    prefix = "power"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the power if all elements have one exponent."""
-        exponent, base = view.value(node.input[1]), node.input[0]
-        rank = view.rank(base)
+        view, base = site.facts, site.node.input[0]
+        exponent, rank = view.value(site.node.input[1]), view.rank(base)
         if exponent is None or exponent.size != 1 or rank is None or exponent.ndim > rank:
             return None
         size = abs(float(exponent.item()))
@@ -321,20 +307,22 @@ class ReplacePow(NodeRule):
             return None
         if size not in (0.5, *range(1, _LARGEST_POWER + 1)):
             return None
-        chain = view.start(node, "power")
-        return _add_steps(chain, _power_steps(base, size, is_inverse), node)
+        power = _raise(op, site.x, size)
+        if is_inverse:
+            return op.Reciprocal(power)
+        return op.Identity(power) if size == 1 else power
 
 
-def _power_steps(base: str, size: float, is_inverse: bool) -> list[tuple[str, list[str]]]:
-    steps: list[tuple[str, list[str]]] = []
+def _raise(op: Tape, base: Value, size: float) -> Value:
+    """Return a power of the base: its square root, itself, or a product."""
     if size % 1:
-        steps.append(("Sqrt", [base]))
-    else:
-        products = {2: [base], 3: [base, base], _LARGEST_POWER: [base, ""]}.get(int(size), [])
-        steps += [("Mul", [base if not place else "", each]) for place, each in enumerate(products)]
-    if is_inverse:
-        steps.append(("Reciprocal", ["" if steps else base]))
-    return steps or [("Identity", [base])]
+        return op.Sqrt(base)
+    if size == 1:
+        return base
+    square = base * base
+    if size == _SQUARE:
+        return square
+    return square * (base if size < _LARGEST_POWER else square)
 
 
 @register("replace_where_with_mul_add", stage=Stage.PATTERNS)
@@ -343,19 +331,16 @@ class ReplaceWhereWithMulAdd(NodeRule):
     product with 0 does not forget NaN nor the infinities."""
 
     op_types = frozenset(("Where",))
+    prefix = "mask"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace the Where, unless a constant is not finite. Computed values are assumed to be
         finite."""
-        condition, *chosen = node.input
-        values = [view.value(name) for name in chosen]
-        if not view.is_float(chosen[0]):
+        condition, *chosen = site.node.input
+        values = [site.facts.value(name) for name in chosen]
+        if not site.facts.is_float(chosen[0]):
             return None
         if any(value is not None and not np.isfinite(value).all() for value in values):
             return None
-        chain, element = view.start(node, "mask"), view.type(chosen[0])
-        mask = chain.add("Cast", condition, to=element)
-        left = chain.add("Mul", mask, chosen[0])
-        inverse = chain.add("Sub", chain.constant(1, view.dtype(chosen[0])), mask)
-        chain.add_as(node.output[0], "Add", left, chain.add("Mul", inverse, chosen[1]))
-        return chain.end(node)
+        mask = op.Cast(condition, to=site.facts.type(chosen[0]))
+        return mask * chosen[0] + (1 - mask) * chosen[1]

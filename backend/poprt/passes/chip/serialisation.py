@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 from onnx import helper
-from onnxgraph import GraphEditor, NodeBuilder, Shape
+from onnxgraph import GraphEditor, Shape, Tape, Value
 from simipu import CompileError
 from simipu.numerics import QUARTERS
 
@@ -113,7 +113,7 @@ class _Serialising(GraphRule):
 
 
 def _slice(
-    made: NodeBuilder,
+    made: Tape,
     view: GraphEditor,
     node: onnx.NodeProto,
     operand: int,
@@ -129,9 +129,13 @@ def _slice(
     if cast is None or any(
         each is None or view.type(each.input[0]) not in QUARTERS for each in casts
     ):
-        return made.slice(node.input[operand], start, end, axis)
+        return _slice_axis(made, node.input[operand], start, end, axis)
     attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
-    return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
+    return made.add("Cast", _slice_axis(made, cast.input[0], start, end, axis), **attributes)
+
+
+def _slice_axis(made: Tape, source: str, start: int, end: int, axis: int) -> Value:
+    return made.Slice(source, starts=[start], ends=[end], axes=[axis])
 
 
 @register("serialize_matmul", stage=Stage.CHIP, option="serialize_matmul", takes="serialize_matmul")
@@ -168,9 +172,9 @@ class SerializeMatMul(_Serialising):
         node: onnx.NodeProto,
         order: _Order,
         shapes: tuple[Shape, Shape],
-        made: NodeBuilder,
+        made: Tape,
         view: GraphEditor,
-    ) -> list[str]:
+    ) -> list[Value]:
         """Return the products of the parts."""
         cuts, what = _CUTS[order.mode]
         step = self._measure(node, shapes[cuts[0][0]][cuts[0][1]], order, what)
@@ -219,6 +223,6 @@ class SerializeMatMulAdd(_Serialising):
         for start in range(0, right[-1], step):
             weight = _slice(made, view, node, 1, start, start + step, len(right) - 1)
             product = made.add("MatMul", node.input[0], weight)
-            parts.append(made.add("Add", product, made.slice(bias, start, start + step, 0)))
+            parts.append(made.add("Add", product, _slice_axis(made, bias, start, start + step, 0)))
         made.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)
         view.rewrite(add, made.nodes, [add])

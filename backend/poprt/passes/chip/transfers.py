@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnxgraph import (
     CHIP_DOMAIN,
     NameScope,
-    NodeBuilder,
+    Tape,
     element_bytes,
     find_inputs,
     graph_values,
@@ -139,7 +139,7 @@ def _merge(
     whole = [len(found), math.prod(shape)]
     old = [value.name for value in found]
     data_type = tensor.elem_type
-    made = NodeBuilder(f"{name}/split", names=names)
+    made = Tape(f"{name}/split", names=names)
     given = [names.take(f"{each}/before_remap") for each in old] if remap else old
     made.nodes.append(
         helper.make_node(

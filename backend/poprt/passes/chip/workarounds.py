@@ -4,15 +4,14 @@ whose meaning depends on their shapes (Einsum, NonZero)."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from onnxgraph import INTEGER_TYPES, GraphView, NodeBuilder, Shape, attribute, type_name
+from onnx import TensorProto
+from onnxgraph import INTEGER_TYPES, GraphView, Results, Shape, Site, Tape, Value, type_name
 from simipu.operators import names_where
 
 from poprt.rewrite.base import Stage, register
@@ -47,34 +46,30 @@ class WidenIntegers(NodeRule):
     """
 
     op_types = _WIDENED
+    prefix = "wide"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node between Casts, if it needs a wider type."""
-        given = view.type(node.input[0])
-        wide = _find_wide(node.op_type, given, view.opset) if given in INTEGER_TYPES else given
+        node, given = site.node, site.facts.type(site.node.input[0])
+        is_whole = given in INTEGER_TYPES
+        wide = _find_wide(node.op_type, given, site.facts.opset) if is_whole else given
         if wide == given:
             return None
         is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
         places = [0] if is_reduced else [place for place, name in enumerate(node.input) if name]
-        return _compute_in(wide, node, places, None if node.op_type in _COMPARING else given, view)
+        return _compute_in(wide, op, node, places, None if node.op_type in _COMPARING else given)
 
 
 def _compute_in(
-    wide: int, node: onnx.NodeProto, places: Iterable[int], back: int | None, view: GraphView
-) -> list[onnx.NodeProto]:
-    """Return the node with those inputs cast to another type, and its result cast to `back`; None
-    keeps the result."""
-    chain = view.start(node, "wide")
+    wide: int, op: Tape, node: onnx.NodeProto, places: Iterable[int], back: int | None
+) -> Value:
+    """Add the node with those inputs cast to another type, and return its result cast to `back`;
+    None keeps the result."""
     inputs = list(node.input)
     for place in places:
-        inputs[place] = chain.add("Cast", inputs[place], to=wide)
-    made = node.output[0] if back is None else chain.new_name()
-    own = helper.make_node(node.op_type, inputs, [made], name=node.name)
-    own.attribute.extend(node.attribute)
-    chain.nodes.append(own)
-    if back is not None:
-        chain.add_as(node.output[0], "Cast", made, to=back)
-    return chain.nodes
+        inputs[place] = op.Cast(inputs[place], to=wide)
+    result = op.copy(node, inputs)[0]
+    return result if back is None else op.Cast(result, to=back)
 
 
 def _find_wide(op_type: str, given: int, opset: int) -> int:
@@ -96,15 +91,17 @@ class FloatOpsWorkaround(NodeRule):
     results back; this is exact for values of up to 24 bits."""
 
     op_types = names_where(lambda entry: entry.floats_only)
+    prefix = "wide"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node between Casts, if it reads integers."""
+        node, view = site.node, site.facts
         result = view.type(node.output[0])
         count = 1 if node.op_type in _SETTINGS else len(node.input)
         wide = [place for place in range(count) if view.type(node.input[place]) in INTEGER_TYPES]
         if not wide or 0 not in wide:
             return None
-        return _compute_in(TensorProto.FLOAT, node, wide, result or view.type(node.input[0]), view)
+        return _compute_in(TensorProto.FLOAT, op, node, wide, result or view.type(node.input[0]))
 
 
 _INDEX = Var("index")
@@ -117,37 +114,31 @@ class IndicesWorkaround(NodeRule):
     """Convert indices of Gather and GatherElements to int32, counted from the front."""
 
     op_types = frozenset(("Gather", "GatherElements"))
+    prefix = "indices"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with its indices changed. Constants are changed at once; for computed
         indices, nodes move the negative ones at run time."""
-        data, indices = node.input
-        shape, axis = view.shape(data), attribute(node, "axis", 0)
+        view, (data, indices) = site.facts, site.node.input
+        shape, axis = view.shape(data), site.get("axis", 0)
         if not shape or view.type(indices) not in _INDICES:
             return None
         size = shape[axis]
         if size > np.iinfo(np.int32).max:
             return None
         value = view.value(indices)
-        chain = view.start(node, "indices")
         if value is not None:
             if value.dtype == np.int32 and (value >= 0).all():
                 return None
-            found = chain.constant(np.where(value < 0, value + size, value), np.int32)
+            moved = op.constant(np.where(value < 0, value + size, value), np.int32)
         elif view.type(indices) == TensorProto.INT32 and _MOVED.find(indices, view) is not None:
             return None
         else:
-            if view.type(indices) == TensorProto.INT64:
-                indices = chain.add("Cast", indices, to=TensorProto.INT32)
-            is_negative = chain.add("Less", indices, chain.constant(0, np.int32))
-            found = chain.add(
-                "Where",
-                is_negative,
-                chain.add("Add", indices, chain.constant(size, np.int32)),
-                indices,
-            )
-        chain.add_as(node.output[0], node.op_type, data, found, axis=axis)
-        return chain.end(node)
+            places = site.input(1)
+            if places.element_type == TensorProto.INT64:
+                places = op.Cast(places, to=TensorProto.INT32)
+            moved = op.Where(op.Less(places, 0), places + size, places)
+        return op.add(site.node.op_type, data, moved, axis=axis)
 
 
 @register("onehot_workaround", stage=Stage.PATTERNS)
@@ -155,12 +146,14 @@ class OnehotWorkaround(NodeRule):
     """OneHot counts its axis from the front, and its depth is int32."""
 
     op_types = frozenset(("OneHot",))
+    prefix = "depth"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with its axis and depth changed. A depth of more than 31 bits stays: no
         chip has enough memory for the result."""
+        view, node = site.facts, site.node
         rank, depth = view.rank(node.input[0]), view.value(node.input[1])
-        axis = attribute(node, "axis", -1)
+        axis = site.get("axis", -1)
         is_wide = (
             depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
         )
@@ -168,12 +161,10 @@ class OnehotWorkaround(NodeRule):
         is_wide &= view.type(node.input[0]) in _INDICES and view.type(node.input[2]) in _HOT
         if rank is None or not (axis < 0 or is_wide):
             return None
-        chain = view.start(node, "depth")
         inputs = list(node.input)
         if is_wide and depth is not None:
-            inputs[1] = chain.constant(depth, np.int32)
-        chain.add_as(node.output[0], "OneHot", *inputs, axis=axis % (rank + 1))
-        return chain.end(node)
+            inputs[1] = op.constant(depth, np.int32)
+        return op.OneHot(*inputs, axis=axis % (rank + 1))
 
 
 @register("topk_workaround", stage=Stage.PATTERNS)
@@ -181,29 +172,26 @@ class TopkWorkaround(NodeRule):
     """TopK counts its axis from the front."""
 
     op_types = frozenset(("TopK",))
+    prefix = "axis"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with its axis counted from the front; the default is the last axis,
         -1."""
-        rank, axis = view.rank(node.input[0]), attribute(node, "axis", -1)
+        rank, axis = site.facts.rank(site.node.input[0]), site.get("axis", -1)
         if not rank or axis >= 0:
             return None
-        made = copy.deepcopy(node)
-        del made.attribute[:]
-        made.attribute.extend(each for each in node.attribute if each.name != "axis")
-        made.attribute.append(helper.make_attribute("axis", axis % rank))
-        return [made]
+        return op.copy(site.node, axis=axis % rank)
 
 
 _ELLIPSIS = "..."
 
 
 @dataclass(slots=True)
-class Operand:
+class _Operand:
     """Tensor on the way to an Einsum's result, with a label for each axis and the size of each
     label."""
 
-    name: str
+    value: Value
     labels: list[str]
     sizes: dict[str, int]
 
@@ -222,30 +210,32 @@ class ReplaceEinsumWithMatmul(NodeRule):
     """
 
     op_types = frozenset(("Einsum",))
+    prefix = "einsum"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace an Einsum of floats whose shapes are known."""
-        shapes = [view.shape(name) for name in node.input]
-        if not all(view.is_float(name) for name in node.input):
-            return None
-        found = parse_equation(attribute(node, "equation", b"").decode(errors="replace"), shapes)
-        if found is None:
-            return None
-        terms, result = found
-        chain = view.start(node, "einsum")
-        operands = [
-            Operand(name, labels, dict(zip(labels, shape or (), strict=True)))
-            for name, labels, shape in zip(node.input, terms, shapes, strict=True)
-        ]
-        left = operands[0]
-        for place, right in enumerate(operands[1:], 2):
-            kept = {label for each in operands[place:] for label in each.labels} | set(result)
-            left = _multiply(chain, left, right, kept, result)
-        left = _transpose(chain, _sum(chain, left, result), result)
-        if not chain.nodes or left.name in node.input:
-            chain.add("Identity", left.name)
-        chain.nodes[-1].output[0] = node.output[0]
-        return chain.end(node)
+        return write_einsum(op, site)
+
+
+def write_einsum(op: Tape, site: Site[GraphView]) -> Value | None:
+    """Write an Einsum of floats whose shapes are known; return None for others."""
+    node = site.node
+    shapes = [site.facts.shape(name) for name in node.input]
+    if not all(site.facts.is_float(name) for name in node.input):
+        return None
+    parsed = parse_equation(site.get("equation", ""), shapes)
+    if parsed is None:
+        return None
+    terms, result = parsed
+    operands = [
+        _Operand(site.input(place), labels, dict(zip(labels, shape or (), strict=True)))
+        for place, (labels, shape) in enumerate(zip(terms, shapes, strict=True))
+    ]
+    left = operands[0]
+    for place, right in enumerate(operands[1:], 2):
+        needed = {label for operand in operands[place:] for label in operand.labels}
+        left = _multiply(op, left, right, needed | set(result), result)
+    return _transpose(op, _sum(op, left, result), result).value
 
 
 def parse_equation(
@@ -294,12 +284,12 @@ def _fits(labels: Sequence[list[str]], result: list[str], shapes: Sequence[Shape
 
 
 def _multiply(
-    chain: NodeBuilder, left: Operand, right: Operand, kept: set[str], result: list[str]
-) -> Operand:
+    op: Tape, left: _Operand, right: _Operand, kept: set[str], result: list[str]
+) -> _Operand:
     """Return the product of two operands, summed over the shared axes that are no longer needed."""
     left, right = (
-        _sum(chain, left, kept | set(right.labels)),
-        _sum(chain, right, kept | set(left.labels)),
+        _sum(op, left, kept | set(right.labels)),
+        _sum(op, right, kept | set(left.labels)),
     )
     shared = [label for label in left.labels if label in right.labels]
     summed = [label for label in shared if label not in kept]
@@ -313,19 +303,19 @@ def _multiply(
     if not summed:
         # Without summed axes, a product element by element is cheaper than a product of matrices
         # with one row.
-        of_left = _shaped(chain, _transpose(chain, left, [*batch, *rows]), labels)
-        of_right = _shaped(chain, _transpose(chain, right, [*batch, *columns]), labels)
-        return Operand(chain.add("Mul", of_left, of_right), labels, sizes)
+        of_left = _shaped(op, _transpose(op, left, [*batch, *rows]), labels)
+        of_right = _shaped(op, _transpose(op, right, [*batch, *columns]), labels)
+        return _Operand(op.add("Mul", of_left, of_right), labels, sizes)
     of_left = _as_matrices(
-        chain, _transpose(chain, left, [*batch, *rows, *summed]), len(batch), len(rows)
+        op, _transpose(op, left, [*batch, *rows, *summed]), len(batch), len(rows)
     )
     of_right = _as_matrices(
-        chain, _transpose(chain, right, [*batch, *summed, *columns]), len(batch), len(summed)
+        op, _transpose(op, right, [*batch, *summed, *columns]), len(batch), len(summed)
     )
-    made = chain.add("MatMul", of_left, of_right)
+    made = op.add("MatMul", of_left, of_right)
     if len(rows) != 1 or len(columns) != 1:
-        made = chain.add("Reshape", made, chain.shape([sizes[label] for label in labels]))
-    return Operand(made, labels, sizes)
+        made = op.add("Reshape", made, op.ints([sizes[label] for label in labels]))
+    return _Operand(made, labels, sizes)
 
 
 def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
@@ -333,44 +323,42 @@ def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
     return sorted(labels, key=lambda label: result.index(label) if label in result else len(result))
 
 
-def _sum(chain: NodeBuilder, operand: Operand, kept: Iterable[str]) -> Operand:
+def _sum(op: Tape, operand: _Operand, kept: Iterable[str]) -> _Operand:
     """Return the operand summed over the axes that are not kept."""
     wanted = set(kept)
     axes = [axis for axis, label in enumerate(operand.labels) if label not in wanted]
     if not axes:
         return operand
     labels = [label for label in operand.labels if label in wanted]
-    return Operand(chain.reduce_sum_as(chain.new_name(), operand.name, axes), labels, operand.sizes)
+    return _Operand(op.ReduceSum(operand.value, axes=axes, keepdims=0), labels, operand.sizes)
 
 
-def _transpose(chain: NodeBuilder, operand: Operand, labels: list[str]) -> Operand:
+def _transpose(op: Tape, operand: _Operand, labels: list[str]) -> _Operand:
     """Return the operand with its axes in that order."""
     if operand.labels == labels:
         return operand
     order = [operand.labels.index(label) for label in labels]
-    return Operand(chain.add("Transpose", operand.name, perm=order), labels, operand.sizes)
+    return _Operand(op.add("Transpose", operand.value, perm=order), labels, operand.sizes)
 
 
-def _shaped(chain: NodeBuilder, operand: Operand, labels: list[str]) -> str:
+def _shaped(op: Tape, operand: _Operand, labels: list[str]) -> Value:
     """Return the operand with axes of one element for the labels that it lacks."""
     wanted = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
     first = next(
         (place for place, label in enumerate(labels) if label in operand.labels), len(labels)
     )
     if wanted[first:] == operand.shape:
-        return operand.name  # broadcasting adds axes in front
-    return chain.add("Reshape", operand.name, chain.shape(wanted))
+        return operand.value  # broadcasting adds axes in front
+    return op.add("Reshape", operand.value, op.ints(wanted))
 
 
-def _as_matrices(chain: NodeBuilder, operand: Operand, batch: int, rows: int) -> str:
+def _as_matrices(op: Tape, operand: _Operand, batch: int, rows: int) -> Value:
     """Return the operand as a stack of matrices: `batch` axes, one axis for `rows` axes, one for
     the rest."""
     shape = operand.shape
     middle = batch + rows
     wanted = [*shape[:batch], math.prod(shape[batch:middle]), math.prod(shape[middle:])]
-    return (
-        operand.name if wanted == shape else chain.add("Reshape", operand.name, chain.shape(wanted))
-    )
+    return operand.value if wanted == shape else op.add("Reshape", operand.value, op.ints(wanted))
 
 
 @register("replace_nonzero", stage=Stage.PATTERNS)
@@ -379,25 +367,24 @@ class ReplaceNonzero(NodeRule):
     on the user's word, for nobody can see that in a graph."""
 
     op_types = frozenset(("NonZero",))
+    prefix = "place"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace a NonZero. ArgMax finds the place in the flattened tensor; divisions by the sizes
         give the index of each axis."""
-        shape, source = view.shape(node.input[0]), node.input[0]
-        if not shape or 0 in shape or not view.type(source):
+        shape, source = site.facts.shape(site.node.input[0]), site.x
+        if not shape or 0 in shape or not source.element_type:
             return None
-        chain = view.start(node, "place")
-        if view.type(source) != TensorProto.BOOL:
-            source = chain.add("Cast", source, to=TensorProto.BOOL)
-        source = chain.add("Cast", source, to=TensorProto.FLOAT)
+        if source.element_type != TensorProto.BOOL:
+            source = op.Cast(source, to=TensorProto.BOOL)
+        source = op.Cast(source, to=TensorProto.FLOAT)
         if len(shape) > 1:
-            source = chain.add("Reshape", source, chain.shape([-1]))
-        place = chain.add("ArgMax", source, axis=0, keepdims=1)
+            source = op.Reshape(source, op.ints([-1]))
+        place = op.ArgMax(source, axis=0, keepdims=1)
         places = []
         for axis in range(len(shape) - 1):
-            inner = chain.shape([math.prod(shape[axis + 1 :])])
-            places.append(chain.add("Div", place, inner))
-            place = chain.add("Sub", place, chain.add("Mul", places[-1], inner))
-        places = [chain.unsqueeze_as(chain.new_name(), each, [0]) for each in (*places, place)]
-        chain.add_as(node.output[0], "Concat", *places, axis=0)
-        return chain.end(node)
+            inner = op.ints([math.prod(shape[axis + 1 :])])
+            places.append(op.Div(place, inner))
+            place = op.Sub(place, op.Mul(places[-1], inner))
+        places = [op.Unsqueeze(index, axes=[0]) for index in (*places, place)]
+        return op.Concat(*places, axis=0)

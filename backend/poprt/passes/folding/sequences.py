@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     STANDARD_DOMAINS,
     NameScope,
-    NodeBuilder,
+    Tape,
     attribute,
     graph_values,
     infer_shapes,
@@ -233,9 +233,9 @@ class _Walk:
             return False
         # The position is data: the elements become rows of a tensor.
         self._stack(whole := self.names.take(f"{node.output[0]}/all"), elements, 0, is_new=True)
-        chain = self._builder(f"{node.output[0]}/taken")
-        chain.add_as(node.output[0], "Gather", whole, node.input[1], axis=0)
-        self.nodes += chain.nodes
+        op = self._builder(f"{node.output[0]}/taken")
+        op.add_as(node.output[0], "Gather", whole, node.input[1], axis=0)
+        self.nodes += op.nodes
         return True
 
     def _measure(self, node: onnx.NodeProto) -> bool:
@@ -246,8 +246,8 @@ class _Walk:
         self._bind(node.output[0], held)
         return True
 
-    def _builder(self, name: str) -> NodeBuilder:
-        return NodeBuilder(name, names=self.names)
+    def _builder(self, name: str) -> Tape:
+        return Tape(name, names=self.names)
 
     def _join(self, node: onnx.NodeProto) -> bool:
         elements = self._lists.get(node.input[0])
@@ -259,12 +259,10 @@ class _Walk:
 
     def _stack(self, result: str, elements: Sequence[str], axis: int, *, is_new: bool) -> None:
         """Add a Concat of tensors, along a new axis if `is_new`."""
-        chain = self._builder(f"{result}/joined")
-        parts = list(elements)
-        if is_new:
-            parts = [chain.unsqueeze_as(chain.new_name(), part, [axis]) for part in elements]
-        chain.add_as(result, "Concat", *parts, axis=axis)
-        self.nodes += chain.nodes
+        op = self._builder(f"{result}/joined")
+        parts = [op.Unsqueeze(part, axes=[axis]) if is_new else part for part in elements]
+        op.add_as(result, "Concat", *parts, axis=axis)
+        self.nodes += op.nodes
 
     def _split(self, node: onnx.NodeProto) -> bool:
         shape = self._shapes.get(node.input[0])
@@ -281,15 +279,16 @@ class _Walk:
             sizes = [min(step, shape[axis] - at) for at in range(0, shape[axis], step)]
         if len(sizes) > MAX_ELEMENTS or sum(sizes) != shape[axis]:
             return False
-        chain = self._builder(f"{node.output[0]}/part")
-        parts, at = [], 0
+        op = self._builder(f"{node.output[0]}/part")
+        parts: list[str] = []
+        at = 0
         for size in sizes:
-            part = chain.slice(node.input[0], at, at + size, axis)
+            part = op.Slice(node.input[0], starts=[at], ends=[at + size], axes=[axis])
             if not is_given and not attribute(node, "keepdims", 1):
-                part = chain.add("Reshape", part, chain.shape([*shape[:axis], *shape[axis + 1 :]]))
+                part = op.add("Reshape", part, op.ints([*shape[:axis], *shape[axis + 1 :]]))
             parts.append(part)
             at += size
-        self.nodes += chain.nodes
+        self.nodes += op.nodes
         self._lists[node.output[0]] = parts
         return True
 

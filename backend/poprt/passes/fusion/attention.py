@@ -187,10 +187,10 @@ def _fuse(found: list[_Projection], view: GraphEditor) -> None:
         joint = made.add(
             "Add", joint, join_weights([each.bias or none for each in found], 0, made, view)
         )
-    target = made.shape([batch_free, tokens, len(found) * heads, size])
+    target = made.ints([batch_free, tokens, len(found) * heads, size])
     turned = made.add("Transpose", made.add("Reshape", joint, target), perm=_PLAIN)
     parts = [made.new_name() if each.is_turned else each.end.output[0] for each in found]
-    made.split_as(parts, turned, [heads] * len(found), 1)
+    made.add_all(parts, "Split", turned, split=[heads] * len(found), axis=1)
     for each, part, result in zip(found, parts, results, strict=True):
         if each.is_turned:
             made.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])

@@ -9,9 +9,9 @@ import onnx
 from onnx import helper
 from onnxgraph import (
     CHIP_DOMAIN,
-    Chain,
     GraphView,
     NameScope,
+    Tape,
     attribute,
     infer_shapes,
     iter_bodies,
@@ -151,7 +151,7 @@ def _alias(
 
 def _make_empty(name: str, tensor: onnx.TypeProto.Tensor) -> list[onnx.NodeProto]:
     zero = helper.make_tensor("zero", tensor.elem_type, [1], [0])
-    chain = Chain(f"{name}/sizes")
-    sizes = chain.shape([dim.dim_value for dim in tensor.shape.dim])
-    chain.add_as(name, "ConstantOfShape", sizes, value=zero)
-    return chain.nodes
+    op = Tape(f"{name}/sizes")
+    sizes = op.ints([dim.dim_value for dim in tensor.shape.dim])
+    op.add_as(name, "ConstantOfShape", sizes, value=zero)
+    return op.nodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnxgraph import GraphEditor, NodeBuilder, Shape, has_data, is_operator, read_array
+from onnxgraph import GraphEditor, Shape, Tape, has_data, is_operator, read_array
 from simipu.operators import operator_of
 
 from poprt.passes.fusion.merging import NamedMerge
@@ -176,14 +176,13 @@ def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, view: GraphEditor)
     return all(view.place(reader) > view.place(at) for reader in readers)
 
 
-def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> None:
+def _build(experts: Sequence[_Expert], made: Tape, view: GraphEditor) -> None:
     """Build one expert with a leading axis from two."""
     sources = list(dict.fromkeys(expert.source for expert in experts))
     shape = view.shape(sources[0]) or ()
-    upright = [made.add("Reshape", name, made.shape([1, *shape])) for name in sources]
-    names = {
-        experts[0].source: made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]
-    }
+    upright = [made.add("Reshape", name, made.ints([1, *shape])) for name in sources]
+    first: str = made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]
+    names = {experts[0].source: first}
     for one, two in zip(*(expert.nodes for expert in experts), strict=True):
         rank = len(view.shape(one.output[0]) or ())
         joint = copy.deepcopy(one)
@@ -194,13 +193,12 @@ def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> 
         names[one.output[0]] = joint.name = joint.output[0] = made.new_name()
         made.nodes.append(joint)
     ends = [expert.end.output[0] for expert in experts]
-    parts = [made.names.take(f"{name}/part") for name in ends]
-    made.split_as(parts, names[ends[0]], [1, 1], 0)
+    parts = made.add_all(len(ends), "Split", names[ends[0]], split=[1, 1], axis=0)
     for part, name in zip(parts, ends, strict=True):
-        made.add_as(name, "Reshape", part, made.shape(list(view.shape(name) or ())))
+        made.add_as(name, "Reshape", part, made.ints(list(view.shape(name) or ())))
 
 
-def _stack(pair: tuple[str, str], rank: int, made: NodeBuilder, view: GraphEditor) -> str:
+def _stack(pair: tuple[str, str], rank: int, made: Tape, view: GraphEditor) -> str:
     """Return two weights stacked along a new first axis, with the rank of the tensor that they
     meet. A scalar that both share is returned as it is."""
     tensors = [view.tensor(name) for name in pair]

@@ -15,7 +15,8 @@ from onnxgraph import (
     LARGE,
     GraphEditor,
     GraphView,
-    NodeBuilder,
+    Tape,
+    Value,
     attribute,
     has_data,
     read_array,
@@ -57,9 +58,9 @@ class _GeluPass(PatternRule):
         is_float = view.type(found["x"]) in (TensorProto.FLOAT, TensorProto.FLOAT16)
         return is_float and shape is not None and shape == view.shape(found["x"])
 
-    def build(self, found: Match, result: str, made: NodeBuilder) -> None:
+    def build(self, op: Tape, found: Match) -> Value:
         """Add the chip's operator."""
-        made.chip(result, "Gelu", found["x"], **self.attributes)
+        return op.chip("Gelu", found["x"], **self.attributes)
 
 
 @register("gelu_pattern", stage=Stage.PATTERNS, default=True)
@@ -238,11 +239,11 @@ def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
     is_flat = len(shape) == _ROWS_AND_CHANNELS
     source, normed = found.source, result
     if not is_flat:
-        source, normed = made.add("Reshape", source, made.shape([-1, channels])), made.new_name()
-    made.chip(normed, _GROUP_NORM, source, scale, bias, epsilon=found.epsilon, num_groups=1)
+        source, normed = made.add("Reshape", source, made.ints([-1, channels])), made.new_name()
+    made.chip_as(normed, _GROUP_NORM, source, scale, bias, epsilon=found.epsilon, num_groups=1)
     norm = made.nodes[-1]
     if not is_flat:
-        made.add_as(result, "Reshape", normed, made.shape([-1, *shape[1:]]))
+        made.add_as(result, "Reshape", normed, made.ints([-1, *shape[1:]]))
     view.replace(found.end, made.nodes)
     if found.end.name and not is_flat:
         norm.name, made.nodes[-1].name = found.end.name, f"{result}/Reshape"
@@ -263,7 +264,7 @@ def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
     made = view.start(end, "norm")
     weights = _weights(scale_name, bias_name, shape[1], view.dtype(source), made, view)
     epsilon = attribute(node, "epsilon", 1e-5)
-    made.chip(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
+    made.chip_as(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
     view.replace(end, made.nodes)
 
 
@@ -290,24 +291,24 @@ class ReplaceGroupNorm(GraphRule):
         if view.opset < GROUP_NORMALIZATION_SCALES_CHANNELS:
             weights = [_widen(name, groups, channels, made, view) for name in weights]
         epsilon = attribute(node, "epsilon", 1e-5)
-        made.chip(
+        made.chip_as(
             node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups
         )
         view.replace(node, made.nodes)
 
 
-def _widen(name: str, groups: int, channels: int, made: NodeBuilder, view: GraphEditor) -> str:
+def _widen(name: str, groups: int, channels: int, made: Tape, view: GraphEditor) -> str:
     """Return the name of a tensor with the values of groups repeated for each channel."""
     value = view.value(name)
     if value is not None:
         return made.constant(np.repeat(value, channels // groups), view.dtype(name))
-    column = made.add("Reshape", name, made.shape([groups, 1]))
-    wide = made.add("Expand", column, made.shape([groups, channels // groups]))
-    return made.add("Reshape", wide, made.shape([channels]))
+    column = made.add("Reshape", name, made.ints([groups, 1]))
+    wide = made.add("Expand", column, made.ints([groups, channels // groups]))
+    return made.add("Reshape", wide, made.ints([channels]))
 
 
 def _weights(
-    scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: NodeBuilder, view: GraphEditor
+    scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: Tape, view: GraphEditor
 ) -> tuple[str, str]:
     """Return the scale and bias of a norm, with one element for each channel. Missing ones become
     ones and zeros."""
@@ -316,15 +317,15 @@ def _weights(
     return _flatten(scale, made, view), _flatten(bias, made, view)
 
 
-def _flatten(name: str, made: NodeBuilder, view: GraphEditor) -> str:
+def _flatten(name: str, made: Tape, view: GraphEditor) -> str:
     """Return the name of a weight reshaped to one axis."""
     tensor = view.tensor(name)
     if len(view.shape(name) or (1,)) == 1:
         return name
     if tensor is None:
-        return made.add("Reshape", name, made.shape([-1]))
+        return made.add("Reshape", name, made.ints([-1]))
     if not has_data(tensor):
-        return made.names.hold_unread(f"{name}/flat", tensor.data_type, [math.prod(tensor.dims)])
+        return view.names.hold_unread(f"{name}/flat", tensor.data_type, [math.prod(tensor.dims)])
     return made.constant(read_array(tensor).ravel(), view.dtype(name))
 
 
@@ -349,7 +350,7 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
         if (view.shape(source) or ())[-1:] != shape[-1:]:
             source, end = node.input[0], node
         made = view.start(end, "fast")
-        made.chip(
+        made.chip_as(
             end.output[0],
             _FAST_NORM,
             source,

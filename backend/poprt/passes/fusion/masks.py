@@ -15,7 +15,8 @@ from onnxgraph import (
     GraphEditor,
     GraphView,
     NameScope,
-    NodeBuilder,
+    Tape,
+    Value,
     attribute,
     find_inputs,
     has_data,
@@ -90,7 +91,7 @@ class InsertAttentionMask(GraphRule):
             segments = made.add("Cast", segments, to=TensorProto.INT32)
         is_half = view.type(result) == TensorProto.FLOAT16
         mask = made.new_name()
-        made.chip(
+        made.chip_as(
             mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT"
         )
         for place, each in enumerate(adds):
@@ -395,12 +396,12 @@ def _keeps_keys(node: onnx.NodeProto, keys: int, view: GraphEditor) -> bool:
     return other is not None and (node.op_type == "Add" or other[-1:] in ((), (1,)))
 
 
-def _build(found: _Attention, made: NodeBuilder, view: GraphEditor) -> None:
+def _build(found: _Attention, made: Tape, view: GraphEditor) -> None:
     queries, keys = found.scores.input
     added, dtype = -found.keys % _GRAIN, view.dtype(found.scores.output[0])
-    result = made.add(
-        "MatMul", queries, made.pad(keys, len(view.shape(keys) or ()), -1, added, 0, dtype)
-    )
+    scores_type = view.type(found.scores.output[0])
+    padded_keys = _pad_end(made.read(keys, scores_type), len(view.shape(keys) or ()), -1, added)
+    result: str = made.MatMul(queries, padded_keys)
     made.nodes[-1].name = found.scores.name
     lowest = float(np.finfo(dtype).min)
     masks = [each for each in found.steps if _is_mask(each, found.keys, view)]
@@ -416,12 +417,13 @@ def _build(found: _Attention, made: NodeBuilder, view: GraphEditor) -> None:
             node.input[place] = _pad_mask(step.input[place], added, fill, made, view)
         elif step.op_type == "Reshape":
             sizes = view.numbers(step.input[1]) or []
-            node.input[1] = made.shape([*sizes[:-1], found.keys + added])
+            node.input[1] = made.ints([*sizes[:-1], found.keys + added])
         result = node.output[0] = made.new_name()
         made.nodes.append(node)
     values = found.end.input[1]
     rank = len(view.shape(values) or ())
-    made.add_as(found.end.output[0], "MatMul", result, made.pad(values, rank, -2, added, 0, dtype))
+    padded_values = _pad_end(made.read(values, scores_type), rank, -2, added)
+    made.add_as(found.end.output[0], "MatMul", result, padded_values)
     made.nodes[-1].name = found.end.name
 
 
@@ -431,13 +433,20 @@ def _is_mask(step: onnx.NodeProto, keys: int, view: GraphEditor) -> bool:
     return (view.shape(step.input[1 - _main(step, view)]) or ())[-1:] == (keys,)
 
 
-def _pad_mask(name: str, added: int, fill: float, made: NodeBuilder, view: GraphEditor) -> str:
+def _pad_end(source: Value, rank: int, axis: int, added: int, fill: float = 0.0) -> Value:
+    """Append so many elements at the end of one axis, which is negative."""
+    pads = [0] * (2 * rank)
+    pads[axis] = added
+    return source.tape.Pad(source, pads=pads, value=fill)
+
+
+def _pad_mask(name: str, added: int, fill: float, made: Tape, view: GraphEditor) -> str:
     """Return the name of a mask padded for the added keys. A padded weight is a new weight."""
     tensor, rank, dtype = view.tensor(name), len(view.shape(name) or ()), view.dtype(name)
     if tensor is None or not is_movable(tensor):
-        return made.pad(name, rank, -1, added, fill, dtype)
+        return _pad_end(made.read(name, view.type(name)), rank, -1, added, fill)
     if not has_data(tensor):
         dims = [*tensor.dims[:-1], tensor.dims[-1] + added]
-        return made.names.hold_unread(f"{name}/padded", tensor.data_type, dims)
+        return view.names.hold_unread(f"{name}/padded", tensor.data_type, dims)
     widths = [(0, 0)] * (rank - 1) + [(0, added)]
     return made.constant(np.pad(read_array(tensor), widths, constant_values=fill), dtype)

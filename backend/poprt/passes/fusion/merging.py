@@ -11,7 +11,7 @@ import onnx
 from onnx import helper
 from onnxgraph import (
     GraphEditor,
-    NodeBuilder,
+    Tape,
     attribute,
     is_operator,
     iter_defined,
@@ -137,7 +137,8 @@ def _join(products: Sequence[_Product], view: GraphEditor) -> None:
             "Add", joint, join_weights([each.bias for each in products], 0, made, view)
         )
     results = [each.last.output[0] for each in products]
-    made.split_as(results, joint, [each.width for each in products], max(0, rank - 1))
+    widths, axis = [product.width for product in products], max(0, rank - 1)
+    made.add_all(results, "Split", joint, split=widths, axis=axis)
     view.rewrite(at, made.nodes, [each.last for each in products])
 
 
@@ -218,20 +219,20 @@ def _are_all(parts: Sequence[_Part], size: int) -> bool:
     return starts == list(range(step)) and size % step == 0 and are_whole
 
 
-def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: NodeBuilder) -> None:
+def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Tape) -> None:
     axis, step = parts[0].axis, parts[0].step
     results = [each.node.output[0] for each in parts]
     if step == 1:
-        made.split_as(results, source, [each.end - each.start for each in parts], axis)
+        sizes = [part.end - part.start for part in parts]
+        made.add_all(results, "Split", source, split=sizes, axis=axis)
         return
     # A size of -1 keeps rows for any batch.
     sizes = [-1 if place == 0 and axis else size for place, size in enumerate(shape)]
     sizes[axis] //= step
-    apart = made.add("Reshape", source, made.shape([*sizes[: axis + 1], step, *sizes[axis + 1 :]]))
-    taken = [made.names.take(f"{name}/part") for name in results]
-    made.split_as(taken, apart, [1] * step, axis + 1)
-    for part, name in zip(taken, results, strict=True):
-        made.add_as(name, "Reshape", part, made.shape(sizes))
+    apart = made.add("Reshape", source, made.ints([*sizes[: axis + 1], step, *sizes[axis + 1 :]]))
+    rows = made.add_all(len(results), "Split", apart, split=[1] * step, axis=axis + 1)
+    for part, name in zip(rows, results, strict=True):
+        made.add_as(name, "Reshape", part, made.ints(sizes))
 
 
 def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) -> _Part | None:

@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 from onnxgraph import (
     CHIP_DOMAIN,
-    Value,
+    TensorSize,
     attribute,
     find_inputs,
     find_makers,
@@ -231,7 +231,7 @@ def _place_by_share(
     return [bisect.bisect_right(cuts, i) - 1 for i in range(len(sizes))]
 
 
-def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
+def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, TensorSize]) -> list[int]:
     """Return the bytes made before each node and read by it or a later one. Inputs of the graph and
     views count as made."""
     made = {info.name: 0 for info in find_inputs(graph)}
@@ -247,7 +247,7 @@ def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[in
     return list(itertools.accumulate(change[:-1]))
 
 
-def _weight_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
+def _weight_bytes(graph: onnx.GraphProto, values: dict[str, TensorSize]) -> list[int]:
     """Return the bytes of the weights that each node is the first to read."""
     left = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
     return [sum(left.pop(name, 0) for name in iter_reads(node)) for node in graph.node]

@@ -17,6 +17,7 @@ from onnxgraph import (
     LARGE,
     STANDARD_DOMAINS,
     GraphView,
+    UnknownFactError,
     attribute,
     change_without_weights,
     drop_attribute,
@@ -32,7 +33,7 @@ from simipu.numerics import OLDEST_OPSET
 
 from poprt.passes.opsets import older_spellings as _older_spellings  # noqa: F401 - its rules register themselves
 from poprt.passes.opsets.legacy_opsets import KeepHardmaxes, KeepResizes, UpgradeLegacyOpset
-from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older
+from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older, Rule
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
@@ -206,7 +207,7 @@ class _Functions(NodeRule):
         schema: Any = defs.get_schema(node.op_type, self._source)
         return bool(schema.has_function or schema.has_context_dependent_function)
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def make_nodes(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the nodes of the definition; None if it needs types that are not known."""
         types = [
             helper.make_tensor_type_proto(view.type(name), view.shape(name))
@@ -240,21 +241,28 @@ class _OlderForms(NodeRule):
             )
         return not self._stays[node.op_type]
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def make_nodes(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Apply the operator's rule. If the node stays, check its types."""
         own_rule = RULES.get(node.op_type)
         try:
             self._check_types(node, view)
-            made = own_rule(Older(node, view, self._source, self.opset)) if own_rule else None
+            made = self._write(own_rule, node, view) if own_rule else None
             if made is None or (len(made) == 1 and made[0].op_type == node.op_type):
                 return self._widen(made[0] if made else node, view) or made
             return made
-        except NoOlderFormError as error:
+        except UnknownFactError as error:
             raise CompileError(
                 f"the model cannot be converted to opset {self.opset}: node {describe_node(node)}: "
                 f"{error}. Keep the model's opset {self._source} (no convert_version), or export "
                 "the model without it"
             ) from None
+
+    def _write(
+        self, own_rule: Rule, node: onnx.NodeProto, view: GraphView
+    ) -> list[onnx.NodeProto] | None:
+        op = view.start(node, "older")
+        results = own_rule(op, Older(node, view, op, self._source, self.opset))
+        return None if results is None else op.finish(results, node.output, node.name)
 
     def _widen(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if the older opset does not support its types; None if it
@@ -270,17 +278,16 @@ class _OlderForms(NodeRule):
         casts = self._find_casts(node, view, [*inputs, *outputs])
         if not casts:
             return None
-        chain = view.start(node, "wider")
-        made = copy.deepcopy(node)
+        op = view.start(node, "wider")
+        sources = list(node.input)
         for place, (name, parameter) in enumerate(inputs):
             if name and parameter.type_str in casts:
-                made.input[place] = chain.add("Cast", name, to=casts[parameter.type_str])
-        chain.nodes.append(made)
+                sources[place] = op.Cast(name, to=casts[parameter.type_str])
+        results = op.copy(node, sources)
         for place, (name, parameter) in enumerate(outputs):
             if name and parameter.type_str in casts:
-                made.output[place] = chain.new_name()
-                chain.add_as(name, "Cast", made.output[place], to=view.type(name))
-        return chain.nodes
+                results[place] = op.Cast(results[place], to=view.type(name))
+        return op.finish(results, node.output, node.name)
 
     def _check_types(self, node: onnx.NodeProto, view: GraphView) -> None:
         """Raise NoOlderFormError for tensors of types that the older opset lacks entirely."""

@@ -14,7 +14,18 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import STANDARD_DOMAINS, GraphView, attribute, find_opset, find_value, iter_nodes
+from onnxgraph import (
+    STANDARD_DOMAINS,
+    GraphView,
+    Results,
+    Site,
+    Tape,
+    UnknownFactError,
+    attribute,
+    find_opset,
+    find_value,
+    iter_nodes,
+)
 from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 from simipu import CompileError
 
@@ -28,6 +39,8 @@ OLDEST_KEPT = 7
 _BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 """Operators that broadcast by an attribute before opset 7."""
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
+_FROM_FIRST = {"coordinate_transformation_mode": "asymmetric"}
+"""Attribute of a Resize that scales from the first element."""
 _CHANNELS = 2
 """Maximum rank at which channels are the last axis."""
 
@@ -99,22 +112,20 @@ class _NewerForms(NodeRule):
         """Return whether a node is of the standard."""
         return node.domain in STANDARD_DOMAINS
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the nodes that the operator's rule makes."""
-        older = Older(node, view, self._source, OLDEST_KEPT)
+        older = Older(site.node, site.facts, op, self._source, OLDEST_KEPT)
+        node = site.node
         try:
             if node.op_type in LEGACY_RULES:
-                return LEGACY_RULES[node.op_type](older)
-        except NoOlderFormError as error:
+                return LEGACY_RULES[node.op_type](op, older)
+        except UnknownFactError as error:
             raise CompileError(
                 f"node {describe_node(node)} of opset {self._source} has no form in opset "
                 f"{OLDEST_KEPT}: {error}"
             ) from None
-        return (
-            [older.without(["consumed_inputs"])]
-            if older.get("consumed_inputs") is not None
-            else None
-        )
+        is_old = older.get("consumed_inputs") is not None
+        return older.without(["consumed_inputs"]) if is_old else None
 
 
 class _AlignedOperands(NodeRule):
@@ -127,14 +138,14 @@ class _AlignedOperands(NodeRule):
         """Return whether the node's second operand is broadcast by an attribute."""
         return _is_unaligned(node)
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Add the axes behind the operand's own, which begin at `axis`; without `axis` they are the
         last."""
-        older = Older(node, view, OLDEST_KEPT, OLDEST_KEPT)
+        node, view = site.node, site.facts
         rank, own = view.rank(node.input[0]), view.rank(node.input[1])
         if rank is None or own is None:
             return None
-        axis = older.get("axis")
+        axis = site.get("axis")
         if node.op_type == "PRelu":
             axis = (
                 1 if own == 1 and rank > _CHANNELS and view.shape(node.input[1]) != (1,) else None
@@ -145,12 +156,10 @@ class _AlignedOperands(NodeRule):
         missing = 0 if axis is None or not own else rank - axis - own
         if missing < 0:
             raise ValueError(f"an operand of {own} dimensions at axis {axis} of {rank}")
-        if not missing:
-            return [older.without(_OF_OLD)]
-        chain = older.start()
-        aligned = chain.unsqueeze_as(chain.new_name(), node.input[1], range(own, own + missing))
-        made = older.without(_OF_OLD, [node.input[0], aligned])
-        return [*chain.nodes, made]
+        operand = site.input(1)
+        if missing:
+            operand = op.Unsqueeze(operand, axes=list(range(own, own + missing)))
+        return op.copy(node, [site.x, operand], _OF_OLD)
 
 
 class KeepHardmaxes(NodeRule):
@@ -163,13 +172,11 @@ class KeepHardmaxes(NodeRule):
     op_types = frozenset(("Hardmax",))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return a Hardmax of a matrix, between a Flatten and a Reshape to the original shape."""
-        chain = Older(node, view, RESIZE_SCALES_FROM_MIDDLES, RESIZE_SCALES_FROM_MIDDLES).start()
-        shape = chain.add("Shape", node.input[0])
-        matrix = chain.add("Flatten", node.input[0], axis=attribute(node, "axis", 1))
-        chain.add_as(node.output[0], "Reshape", chain.add("Hardmax", matrix, axis=1), shape)
-        return chain.end(node)
+        shape = op.Shape(site.x)
+        matrix = op.Flatten(site.x, axis=site.get("axis", 1))
+        return op.Reshape(op.Hardmax(matrix, axis=1), shape)
 
 
 class KeepResizes(NodeRule):
@@ -184,62 +191,53 @@ class KeepResizes(NodeRule):
     op_types = frozenset(("Resize",))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the Resize with explicit attributes, or two nodes if some axes grow and others
         shrink."""
-        older = Older(node, view, RESIZE_SCALES_FROM_MIDDLES, RESIZE_SCALES_FROM_MIDDLES)
-        if older.get("coordinate_transformation_mode") is not None:
+        node = site.node
+        if site.get("coordinate_transformation_mode") is not None:
             return None
-        if older.get("mode", "nearest") != "nearest":
-            return [older.without([], coordinate_transformation_mode="asymmetric")]
-        scales = find_value(view, node.input[2])
+        if site.get("mode", "nearest") != "nearest":
+            return op.copy(node, **_FROM_FIRST)
+        scales = find_value(site.facts, node.input[2])
         if scales is None:
             raise CompileError(
                 f"node {describe_node(node)}: the nearest element in opset "
                 f"{RESIZE_SCALES_FROM_MIDDLES} depends on its scales, and {node.input[2]!r} is "
                 "computed; keep the model's opset, or export it with a newer one"
             )
-        modes = [
-            mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()
-        ]
-        if len(modes) < len(("floor", "ceil")):
-            given = {
-                "coordinate_transformation_mode": "asymmetric",
-                "nearest_mode": (*modes, "floor")[0],
-            }
-            return [older.without([], **given)]
-        chain = older.start()
-        made = node.input[0]
-        for mode, chosen in (("floor", np.maximum(scales, 1)), ("ceil", np.minimum(scales, 1))):
-            inputs = [made, node.input[1], chain.constant(chosen)]
-            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": mode}
-            made = chain.new_name() if mode == "floor" else node.output[0]
-            chain.nodes.append(older.without([], inputs, **given))
-            chain.nodes[-1].output[0] = made
-        chain.nodes[0].name = f"{chain.prefix}/Resize"
-        return chain.nodes
+        if not (scales > 1).any() or not (scales < 1).any():
+            mode = "ceil" if (scales < 1).any() else "floor"
+            return op.copy(node, **_FROM_FIRST, nearest_mode=mode)
+        grown = op.constant(np.maximum(scales, 1))
+        (larger,) = op.copy(
+            node, [site.x, node.input[1], grown], **_FROM_FIRST, nearest_mode="floor"
+        )
+        op.nodes[-1].name = f"{larger}/Resize"
+        shrunk = op.constant(np.minimum(scales, 1))
+        return op.copy(node, [larger, node.input[1], shrunk], **_FROM_FIRST, nearest_mode="ceil")
 
 
 _rule = partial(rule, rules=LEGACY_RULES)
 
 
 @_rule(*sorted(_BROADCAST), "PRelu")
-def broadcast(node: Older) -> list[onnx.NodeProto]:
+def broadcast(_op: Tape, node: Older) -> Results | None:
     """Remove the attributes of a node whose operand is not broadcast, as it has the same shape.
     Slopes of a PRelu are broadcast by default."""
     if node.node.op_type == "PRelu":
-        return [node.without(_OF_OLD, broadcast=1)]
-    return [node.without(["consumed_inputs"] if node.get("broadcast", 0) else _OF_OLD)]
+        return node.without(_OF_OLD, broadcast=1)
+    return node.without(["consumed_inputs"] if node.get("broadcast", 0) else _OF_OLD)
 
 
 @_rule("Gemm", "GRU", "LSTM", "RNN")
-def forget(node: Older) -> list[onnx.NodeProto]:
+def forget(_op: Tape, node: Older) -> Results | None:
     """Remove attributes that no longer have an effect."""
-    return [node.without(_OF_OLD)]
+    return node.without(_OF_OLD)
 
 
 @_rule("BatchNormalization", "Dropout")
-def infer_only(node: Older) -> list[onnx.NodeProto]:
+def infer_only(_op: Tape, node: Older) -> Results | None:
     """Remove the attribute for inference: training was the default."""
     results = [name for name in node.node.output[1:] if name]
     if not node.get("is_test", 0) and (
@@ -248,77 +246,76 @@ def infer_only(node: Older) -> list[onnx.NodeProto]:
         raise NoOlderFormError("it trains, as it lacks is_test=1; export the model for inference")
     if results and node.node.op_type == "BatchNormalization":
         raise NoOlderFormError(f"it makes {results[0]!r}, which is for training only")
-    return [node.without(_OF_OLD)]
+    return node.without(_OF_OLD)
 
 
 @_rule("Cast")
-def cast(node: Older) -> list[onnx.NodeProto]:
+def cast(_op: Tape, node: Older) -> Results | None:
     """Convert the type from a string."""
     kind = node.get("to")
     if not isinstance(kind, str):
-        return [node.node]
+        return None
     if kind.upper() not in dict(TensorProto.DataType.items()):
         raise NoOlderFormError(f"it has to={kind!r}, which is no type")
-    return [node.without([], to=TensorProto.DataType.Value(kind.upper()))]
+    return node.without([], to=TensorProto.DataType.Value(kind.upper()))
 
 
 @_rule("Concat")
-def concat(node: Older) -> list[onnx.NodeProto]:
+def concat(_op: Tape, node: Older) -> Results | None:
     """Write the axis out: it had a default."""
-    return [node.without([], axis=node.get("axis", 1))]
+    return node.without([], axis=node.get("axis", 1))
 
 
 @_rule("LpPool", "GlobalLpPool")
-def pool(node: Older) -> list[onnx.NodeProto]:
+def pool(_op: Tape, node: Older) -> Results | None:
     """Convert the norm to an integer; it was a float."""
     order = node.get("p", 2)
     if order != int(order):
         raise NoOlderFormError(f"it has p={order}; newer opsets have whole numbers only")
-    return [node.without([], p=int(order))]
+    return node.without([], p=int(order))
 
 
 @_rule("Pad")
-def pad(node: Older) -> list[onnx.NodeProto]:
+def pad(_op: Tape, node: Older) -> Results | None:
     """Rename the attribute of the pads."""
     pads = node.get("paddings")
-    return [node.node if pads is None else node.without(["paddings"], pads=list(pads))]
+    return None if pads is None else node.without(["paddings"], pads=list(pads))
 
 
 @_rule("Reshape")
-def reshape(node: Older) -> list[onnx.NodeProto]:
+def reshape(op: Tape, node: Older) -> Results | None:
     """Convert the shape from an attribute to an input."""
     if node.name(1):
-        return [node.node]
+        return None
     if node.get("shape") is None:
         raise NoOlderFormError("it has no shape")
-    chain = node.start()
-    shape = chain.constant(list(node.get("shape")), np.int64)
-    return [node.without(["shape", "consumed_inputs"], [node.name(0), shape])]
+    shape = op.ints(list(node.get("shape")))
+    return node.without(["shape", "consumed_inputs"], [node.name(0), shape])
 
 
 @_rule("Split")
-def split(node: Older) -> list[onnx.NodeProto]:
+def split(_op: Tape, node: Older) -> Results | None:
     """Convert the sizes from an input to an attribute."""
     sizes = node.constant(1, "sizes")
     if sizes is None:
-        return [node.node]
-    return [node.without([], [node.name(0)], split=[int(size) for size in sizes.ravel()])]
+        return None
+    return node.without([], [node.name(0)], split=[int(size) for size in sizes.ravel()])
 
 
 @_rule("Tile")
-def tile(node: Older) -> list[onnx.NodeProto]:
+def tile(_op: Tape, node: Older) -> Results | None:
     """Keep the node, but reject the old form, which repeats one axis."""
     if not node.name(2):
-        return [node.node]
+        return None
     raise NoOlderFormError(
         "it repeats one axis, as in opsets before 6; export the model with a newer opset"
     )
 
 
 @_rule("Upsample")
-def upsample(node: Older) -> list[onnx.NodeProto]:
+def upsample(_op: Tape, node: Older) -> Results | None:
     """Write the two scales of planes as four."""
     if node.get("scales") is not None:
-        return [node.node]
+        return None
     scales = [1.0, 1.0, node.get("height_scale", 1.0), node.get("width_scale", 1.0)]
-    return [node.without(["height_scale", "width_scale"], scales=[float(each) for each in scales])]
+    return node.without(["height_scale", "width_scale"], scales=[float(each) for each in scales])

@@ -3,7 +3,6 @@ specification interpret differently. After these passes all three agree."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -12,16 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import (
-    NUMPY_FLOATS,
-    GraphView,
-    NodeBuilder,
-    attribute,
-    drop_attribute,
-    infer_shapes,
-    iter_graphs,
-    set_attribute,
-)
+from onnxgraph import GraphView, Results, Site, Tape, Value, attribute, infer_shapes, iter_graphs
 from onnxgraph.opsets import EXPAND_EXISTS, PAD_TAKES_SIZES
 from simipu import CompileError
 from simipu.operators import Family, names_where
@@ -66,9 +56,11 @@ class SettleWindows(_Reshaping):
     """
 
     op_types = _POOLS | {"Conv", "ConvTranspose"}
+    prefix = "padded"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with explicit padding, if it needs it."""
+        node, view = site.node, site.facts
         shape = view.shape(node.input[0])
         kernel = _find_kernel(node, view)
         if (
@@ -79,59 +71,59 @@ class SettleWindows(_Reshaping):
         ):
             return None
         window = _Window(node, shape[_SPATIAL:], kernel)
-        found = window.find_pads()
-        if found is None and window.exceeds_stride:
-            found = window.explicit_pads
-        if found is None and not window.rounds_twice:
+        padding = window.find_pads()
+        if padding is None and window.exceeds_stride:
+            padding = window.explicit_pads
+        if padding is None and not window.rounds_twice:
             return None
-        made = copy.deepcopy(node)
-        drop_attribute(made, "ceil_mode")
-        around = view.start(node, "padded")
-        result, rests = window.sizes(found), [(0, 0)] * len(kernel)
-        if found is not None and window.exceeds_stride:
-            found, rests = window.split_output_padding(found)
-            drop_attribute(made, "output_padding")
-        if found is not None:
-            drop_attribute(made, "auto_pad")
-            drop_attribute(made, "output_shape")
-            pads = [before for before, _ in found] + [behind for _, behind in found]
-            kind = view.type(node.input[0])
+        dropped, attributes = ["ceil_mode"], {}
+        source, result, rests = site.x, window.sizes(padding), [(0, 0)] * len(kernel)
+        if padding is not None and window.exceeds_stride:
+            padding, rests = window.split_output_padding(padding)
+            dropped.append("output_padding")
+        if padding is not None:
+            dropped += ["auto_pad", "output_shape"]
+            pads = [before for before, _ in padding] + [behind for _, behind in padding]
             if (
-                kind in NUMPY_FLOATS
-                and view.opset >= PAD_TAKES_SIZES
+                view.is_float(source)
+                and op.opset >= PAD_TAKES_SIZES
                 and _is_padded_apart(node, pads, kernel)
             ):
-                made.input[0] = _pad_apart(around, node, pads, kind)
+                # The value that does not change the pool's result.
+                fill = -np.inf if node.op_type == "MaxPool" else 0.0
+                source = op.Pad(
+                    source,
+                    pads=[0, 0, *pads[: len(kernel)], 0, 0, *pads[len(kernel) :]],
+                    value=fill,
+                )
                 pads = [0] * len(pads)
-            set_attribute(made, "pads", pads)
+            attributes["pads"] = pads
         sizes = view.shape(node.output[0])
         self._is_stale = sizes is None or list(sizes[_SPATIAL:]) != result
+        inputs = [source, *node.input[1:]]
         if any(map(any, rests)):
-            _append_zeros(around, made, rests, view.type(node.input[0]))
-        else:
-            around.nodes.append(made)
-        return around.nodes
+            (last,) = op.copy(node, inputs[:2], dropped, **attributes)
+            last.element_type = site.x.element_type
+            return _append_zeros(op, last, site.optional(2), rests)
+        return op.copy(node, inputs, dropped, **attributes)
 
 
 def _append_zeros(
-    around: NodeBuilder, made: onnx.NodeProto, rests: Sequence[tuple[int, int]], kind: int
-) -> None:
-    """Add a ConvTranspose; behind each spatial axis of its result so many zeros, to which its bias
-    is added too; and cut so many positions off before it."""
-    rank, name, bias = _SPATIAL + len(rests), made.output[0], made.input[2:3]
-    del made.input[2:]
-    made.output[0] = last = around.new_name()
-    around.nodes.append(made)
+    op: Tape, result: Value, bias: Value | None, rests: Sequence[tuple[int, int]]
+) -> Value:
+    """Add, behind each spatial axis of a ConvTranspose's result, so many zeros, to which its bias
+    is added too, and cut so many positions off before it."""
+    rank = _SPATIAL + len(rests)
     for axis, (count, cut) in enumerate(rests, _SPATIAL):
         if count:
-            dtype = helper.tensor_dtype_to_np_dtype(kind)
-            last = around.pad(last, rank, axis - rank, count, 0, dtype)
+            pads = [0] * (2 * rank)
+            pads[rank + axis] = count
+            result = op.Pad(result, pads=pads, value=0)
         if cut:
-            last = around.slice(last, cut, _INT32_MAX, axis)
-    if any(bias):
-        channels = around.shape([1, -1, *[1] * len(rests)])
-        around.add("Add", last, around.add("Reshape", bias[0], channels))
-    around.nodes[-1].output[0] = name
+            result = op.Slice(result, starts=[cut], ends=[_INT32_MAX], axes=[axis])
+    if bias is not None:
+        result = op.Add(result, op.Reshape(bias, op.ints([1, -1, *[1] * len(rests)])))
+    return result
 
 
 def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence[int]) -> bool:
@@ -142,15 +134,6 @@ def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence
     return is_simple and any(
         pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)
     )
-
-
-def _pad_apart(around: NodeBuilder, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
-    """Add a Pad with the value that does not change the pool's result."""
-    half = len(pads) // 2
-    sizes = around.shape([0, 0, *pads[:half], 0, 0, *pads[half:]])
-    dtype = helper.tensor_dtype_to_np_dtype(kind)
-    value = around.constant(-np.inf if node.op_type == "MaxPool" else 0.0, dtype)
-    return around.add("Pad", node.input[0], sizes, value)
 
 
 class _Window:
@@ -309,25 +292,23 @@ class SettleLayouts(NodeRule):
     supports steps first only."""
 
     op_types = frozenset(("GRU", "LSTM", "RNN"))
+    prefix = "steps_first"
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with steps first, between Transposes."""
-        if not attribute(node, "layout", 0):
+        node = site.node
+        if not site.get("layout", 0):
             return None
-        made = copy.deepcopy(node)
-        drop_attribute(made, "layout")
-        around = view.start(node, "steps_first")
+        inputs = list(node.input)
         for place in (0, *_STATES):
-            if node.input[place : place + 1] not in ([], [""]):
-                made.input[place] = around.add("Transpose", node.input[place], perm=_ROWS_FIRST)
-        around.nodes.append(made)
-        for place, name in enumerate(node.output):
-            if name:
-                made.output[place] = around.new_name()
-                perm = _ROWS_FIRST if place else _OUTPUT
-                around.add_as(name, "Transpose", made.output[place], perm=perm)
-        return around.nodes
+            if site.optional(place) is not None:
+                inputs[place] = op.Transpose(inputs[place], perm=_ROWS_FIRST)
+        results = op.copy(node, inputs, ["layout"])
+        return [
+            op.Transpose(result, perm=_ROWS_FIRST if place else _OUTPUT) if result else None
+            for place, result in enumerate(results)
+        ]
 
 
 _DEFAULTS: dict[str, tuple[str, Any]] = {
@@ -345,14 +326,10 @@ class SettleDefaults(NodeRule):
     op_types = frozenset(_DEFAULTS)
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, _view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with the attribute, if it lacks it."""
-        name, default = _DEFAULTS[node.op_type]
-        if attribute(node, name) is not None:
-            return None
-        made = copy.deepcopy(node)
-        set_attribute(made, name, default)
-        return [made]
+        name, default = _DEFAULTS[site.node.op_type]
+        return op.copy(site.node, **{name: default}) if site.get(name) is None else None
 
 
 @_settle("settle_slices", before="constant_folding")
@@ -362,20 +339,21 @@ class SettleSlices(_Reshaping):
 
     op_types = frozenset(("Slice",))
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node with bounds within the axis."""
-        shape, starts = view.shape(node.input[0]), attribute(node, "starts")
+        shape, starts = site.facts.shape(site.node.input[0]), attribute(site.node, "starts")
         if shape is None or starts is None:
             return None
-        axes = attribute(node, "axes") or range(len(starts))
-        made = copy.deepcopy(node)
-        for name in ("starts", "ends"):
-            bounds = zip(attribute(node, name), axes, strict=True)
-            set_attribute(made, name, [max(bound, -shape[axis]) for bound, axis in bounds])
-        if made == node:
+        axes = site.get("axes") or range(len(starts))
+        given = {name: list(attribute(site.node, name)) for name in ("starts", "ends")}
+        limited = {
+            name: [max(bound, -shape[axis]) for bound, axis in zip(bounds, axes, strict=True)]
+            for name, bounds in given.items()
+        }
+        if limited == given:
             return None
         self._is_stale = True
-        return [made]
+        return op.copy(site.node, **limited)
 
 
 @_settle("settle_slopes", before="constant_folding")
@@ -384,11 +362,12 @@ class SettleSlopes(_Reshaping):
     gives the result the input's shape, while ONNX Runtime broadcasts both."""
 
     op_types = frozenset(("PRelu",))
+    prefix = "expanded"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node behind an Expand, if its slope has more axes or larger sizes."""
-        source, slope = (view.shape(name) for name in node.input)
-        if self._is_stale or source is None or slope is None or view.opset < EXPAND_EXISTS:
+        source, slope = (site.facts.shape(name) for name in site.node.input)
+        if self._is_stale or source is None or slope is None or op.opset < EXPAND_EXISTS:
             return None
         try:
             shape = np.broadcast_shapes(source, slope)
@@ -396,12 +375,8 @@ class SettleSlopes(_Reshaping):
             return None
         if shape == tuple(source):
             return None
-        made = copy.deepcopy(node)
-        around = view.start(node, "expanded")
-        made.input[0] = around.add("Expand", node.input[0], around.shape(shape))
-        around.nodes.append(made)
         self._is_stale = True
-        return around.nodes
+        return op.copy(site.node, [op.Expand(site.x, op.ints(shape)), site.node.input[1]])
 
 
 @_settle("settle_conditions", before="constant_folding")
@@ -409,20 +384,17 @@ class SettleConditions(NodeRule):
     """Write a Compress whose condition is a constant as a Gather, whose size is known."""
 
     op_types = frozenset(("Compress",))
+    prefix = "picked"
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return a Gather of the chosen elements by their indices. Without an axis the input is
         flattened first."""
-        condition = view.value(node.input[1])
+        condition, axis = site.facts.value(site.node.input[1]), site.get("axis")
         if condition is None:
             return None
-        around, axis = view.start(node, "picked"), attribute(node, "axis")
-        source = node.input[0]
-        if axis is None:
-            source = around.add("Reshape", source, around.shape([-1]))
-        places = around.constant(np.flatnonzero(condition), np.int64)
-        around.add_as(node.output[0], "Gather", source, places, axis=axis or 0)
-        return around.end(node)
+        source = op.Reshape(site.x, op.ints([-1])) if axis is None else site.x
+        places = op.constant(np.flatnonzero(condition), np.int64)
+        return op.Gather(source, places, axis=axis or 0)
 
 
 _DIGITS = re.compile(r"\d+")
@@ -440,16 +412,15 @@ class SettleBits(NodeRule):
         super().__init__()
         self._precision = precision
 
-    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
+    def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the result as a constant. Raise CompileError for a node that reads bits which the
         chip does not have."""
-        source, to = view.type(node.input[0]), attribute(node, "to")
+        source, to = site.x.element_type, site.get("to")
         kinds = [TensorProto.DataType.Name(kind) for kind in (source, to)]
-        value = view.value(node.input[0])
+        value = site.facts.value(site.node.input[0])
         if value is not None and value.ndim:
             cast = value.view(helper.tensor_dtype_to_np_dtype(to))
-            made = numpy_helper.from_array(cast, node.output[0])
-            return [helper.make_node("Constant", [], node.output, node.name, value=made)]
+            return op.Constant(value=numpy_helper.from_array(cast))
         if any(_DIGITS.findall(kind)[-1:] == ["64"] or kind == "DOUBLE" for kind in kinds):
             fault = "the chip has no types of 64 bits"
         elif self._precision != "fp32" and "FLOAT16" in kinds:
@@ -457,8 +428,8 @@ class SettleBits(NodeRule):
         else:
             return None
         raise CompileError(
-            f"node {describe_node(node)}: it reads the bits of {kinds[0]} as those of {kinds[1]}, "
-            f"which would be others: {fault}; export the model without BitCast there"
+            f"node {describe_node(site.node)}: it reads the bits of {kinds[0]} as those of "
+            f"{kinds[1]}, which would be others: {fault}; export the model without BitCast there"
         )
 
 

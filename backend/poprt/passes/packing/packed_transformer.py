@@ -18,7 +18,7 @@ from onnxgraph import (
     CHIP_DOMAIN,
     GraphView,
     NameScope,
-    NodeBuilder,
+    Tape,
     find_inputs,
     find_opset,
     forget_values,
@@ -304,8 +304,8 @@ class _Packing:
         renames = {}
         for name in sorted(masks):
             shown = self.names.take(f"{name}/shown")
-            made = NodeBuilder(shown, names=self.names)
-            made.chip(shown, "NotZero", name)
+            made = Tape(shown, names=self.names)
+            made.chip_as(shown, "NotZero", name)
             self.nodes += made.nodes
             self.labels[shown], self.view.types[shown] = self.labels[name], self.view.types[name]
             renames[name] = shown
@@ -369,13 +369,13 @@ class _Packing:
     def _turn(self, name: str, result: str, labels: Labels, *, packed: bool) -> None:
         """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
         as separate axes."""
-        made, sizes = NodeBuilder(result, names=self.names), self.sizes
+        made, sizes = Tape(result, names=self.names), self.sizes
         rest = list((self.view.shape(name) or ())[1 if labels[0] == BOTH else _FLAT :])
         pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
         before, behind = pair[::-1] if packed else pair
         source = name
         if labels[0] == BOTH:
-            source = made.add("Reshape", name, made.shape([*before, *rest]))
+            source = made.add("Reshape", name, made.ints([*before, *rest]))
         attributes: dict[str, Any] = {
             "max_valid_num": sizes.samples,
             "segment_max_size": list(self.args.segment_max_size),
@@ -383,9 +383,9 @@ class _Packing:
         if packed:
             attributes |= {"batch_size": sizes.batch, "sequence_length": sizes.tokens}
         turned = made.new_name() if labels[0] == BOTH else result
-        made.chip(turned, "Repack" if packed else "Unpack", source, LENGTHS, **attributes)
+        made.chip_as(turned, "Repack" if packed else "Unpack", source, LENGTHS, **attributes)
         if labels[0] == BOTH:
-            made.add_as(result, "Reshape", turned, made.shape([behind[0] * behind[1], *rest]))
+            made.add_as(result, "Reshape", turned, made.ints([behind[0] * behind[1], *rest]))
         self.nodes += made.nodes
 
     def _give_outputs(self, graph: onnx.GraphProto) -> None:

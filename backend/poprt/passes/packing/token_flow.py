@@ -390,7 +390,7 @@ def _take_changes(flow: NodeFlow, probes: Sequence[_Probe]) -> None:
     flow.unpacked.CopyFrom(probes[0].proto)
     sizes = operator_of(flow.node).sizes
     for probe in probes:
-        if probe.chain.nodes or probe.after.nodes:
+        if probe.op.nodes or probe.after.nodes:
             flow.packed_only = "its sizes depend on the number of samples or tokens"
         for index, name in probe.computed.items():
             if not name:

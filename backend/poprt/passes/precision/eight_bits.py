@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
-    Chain,
+    Tape,
     change_values,
     drop_initializers,
     drop_weights,
@@ -360,14 +360,14 @@ class FloatToInt8(Pass):
         self, graph: onnx.GraphProto, tensor: TensorProto, taken: set[str]
     ) -> list[onnx.NodeProto]:
         value, offset, scale = _read_int8(tensor, self._given[tensor.name])
-        chain = Chain(take_name(f"{tensor.name}/int8", taken))
+        op = Tape(take_name(f"{tensor.name}/int8", taken))
         names: list[str] = []
         for array in (value, scale, offset):
-            names.append(take_name(f"{chain.prefix}/{len(names)}", taken))
+            names.append(take_name(f"{op.prefix}/{len(names)}", taken))
             graph.initializer.append(numpy_helper.from_array(array, names[-1]))
         is_float = tensor.data_type == TensorProto.FLOAT
         wide = tensor.name if is_float else fresh_name(f"{tensor.name}/float", taken)
-        made = helper.make_node("DequantizeLinear", names, [wide], name=f"{chain.prefix}/widen")
+        made = helper.make_node("DequantizeLinear", names, [wide], name=f"{op.prefix}/widen")
         return [made] if is_float else [made, make_cast(wide, tensor.name, tensor.data_type)]
 
 
@@ -419,12 +419,12 @@ class EightBitsIo(Pass):
         for value in pictures:
             element = value.type.tensor_type.elem_type
             value.type.tensor_type.elem_type = TensorProto.UINT8
-            chain = Chain(inner[value.name])
+            op = Tape(inner[value.name])
             dtype = helper.tensor_dtype_to_np_dtype(element)
-            wide = chain.add("Cast", value.name, to=element)
-            scaled = chain.add("Mul", wide, chain.constant(_PER_BYTE, dtype))
-            chain.add_as(inner[value.name], "Sub", scaled, chain.constant(_DARKNESS, dtype))
-            nodes += chain.nodes
+            wide = op.add("Cast", value.name, to=element)
+            scaled = op.add("Mul", wide, op.constant(_PER_BYTE, dtype))
+            op.add_as(inner[value.name], "Sub", scaled, op.constant(_DARKNESS, dtype))
+            nodes += op.nodes
         if pictures:
             replace_nodes(graph, [*nodes, *graph.node])
         return model

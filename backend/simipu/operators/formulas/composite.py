@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
-from onnxgraph import Value
+from onnxgraph import TensorSize
 
 from simipu.operators.formulas import products
 from simipu.operators.formulas import vertices as v
@@ -57,7 +57,7 @@ def in_turn(kind: str, *works: Work) -> Work:
 
 
 def passes(
-    context: Context, kind: str, value: Value, count: int, loops: Elementwise | None = None
+    context: Context, kind: str, value: TensorSize, count: int, loops: Elementwise | None = None
 ) -> Work:
     """Return the cost of `count` additions or multiplications of a tensor's elements, each in a
     step of its own."""
@@ -79,7 +79,7 @@ def attention(context: Context) -> Work:
     # Keys of the past are concatenated, which is a view: they only make the scores longer.
     batch = query.shape[0]
     element, partial = products.find_widths(context, query, key)
-    scores = Value((batch, heads, *lengths), query.bytes_per_element)
+    scores = TensorSize((batch, heads, *lengths), query.bytes_per_element)
     first = Product(batch * heads, lengths[0], widths[0], lengths[1], element, partial)
     second = Product(batch * heads, lengths[0], lengths[1], widths[1], element, partial)
     mask = context.spread("mask", context.pass_over(scores, BROADCAST.loop(scores)))
@@ -94,7 +94,7 @@ def attention(context: Context) -> Work:
 
 
 def _find_heads(
-    context: Context, query: Value, key: Value, value: Value
+    context: Context, query: TensorSize, key: TensorSize, value: TensorSize
 ) -> tuple[int, tuple[int, int], tuple[int, int]]:
     """Return the number of heads, the lengths of queries and keys, and the widths of a head's keys
     and values. Inputs have four axes, or three with the heads side by side."""
@@ -214,7 +214,7 @@ def batch_norm(context: Context) -> Work:
     bias). Usually a converter has folded it."""
     rank = len(context.result.shape)
     channels = context.result.shape[1] if rank > 1 else 1
-    vector = Value((channels, *[1] * max(0, rank - 2)), context.result.bytes_per_element)
+    vector = TensorSize((channels, *[1] * max(0, rank - 2)), context.result.bytes_per_element)
     layout = context.source_layout
     elements = context.fullest(context.result.size, layout)
     count = 4
@@ -309,7 +309,7 @@ def sampled(context: Context) -> Work:
     return sample(context, context.result)
 
 
-def sample(context: Context, samples: Value) -> Work:
+def sample(context: Context, samples: TensorSize) -> Work:
     """Return the cost of interpolating `samples`."""
     moved = _CORNERS * context.bytes_per_tile(samples)
     atom = min(WHOLE_ATOM_BYTES, max(HALF_BYTES, samples.bytes_per_element))
@@ -324,7 +324,9 @@ def deformed(context: Context) -> Work:
     source, weights = context.operands
     taps = math.prod(weights.shape[2:])
     positions = math.prod(context.result.shape[2:])
-    samples = Value((source.shape[0], source.shape[1], taps, positions), source.bytes_per_element)
+    samples = TensorSize(
+        (source.shape[0], source.shape[1], taps, positions), source.bytes_per_element
+    )
     # Its bias comes after its offsets.
     inner = replace(context, inputs=[source, weights, *context.inputs[3:4]], layouts=[])
     return in_turn("convolution", sample(context, samples), products.convolution(inner))
@@ -335,7 +337,7 @@ def regions(context: Context) -> Work:
     assumed if the regions' sizes determine the number."""
     ratio = max(1, context.attribute("sampling_ratio", 0) or 2)
     value = context.result
-    return sample(context, Value((*value.shape, ratio * ratio), value.bytes_per_element))
+    return sample(context, TensorSize((*value.shape, ratio * ratio), value.bytes_per_element))
 
 
 def affine_grid(context: Context) -> Work:
@@ -390,7 +392,7 @@ def top_k(context: Context) -> Work:
     # of which compares all pairs: 1 + 2 + ... + r stages. Between stages values and indices move.
     rounds = max(1, math.ceil(math.log2(max(2, length))))
     stages = rounds * (rounds + 1) // 2
-    pairs = Value((source.size // 2,), source.bytes_per_element)
+    pairs = TensorSize((source.size // 2,), source.bytes_per_element)
     moved = context.bytes_per_tile(source) + context.per_tile(source.size) * INDEX_BYTES
     return context.spread(
         "sort",

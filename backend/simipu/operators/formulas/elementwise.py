@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from onnxgraph import Value
+from onnxgraph import TensorSize
 
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, turning_cycles
@@ -102,7 +102,7 @@ class Elementwise:
         moved = elements * value.bytes_per_element
         return cycles + turning_cycles(value, own, layout, moved), moved
 
-    def loop(self, value: Value) -> v.InnerLoop:
+    def loop(self, value: TensorSize) -> v.InnerLoop:
         """Return the loop for the width of a tensor."""
         return self.single if is_wide(value) else self.half
 
@@ -122,7 +122,7 @@ inlineAssemblerCast.hpp; section 4.2)."""
 _CAST = Elementwise(v.InnerLoop(2, 4), v.InnerLoop(2, 4))
 
 
-def _is_fragmented(layout: Layout, value: Value) -> bool:
+def _is_fragmented(layout: Layout, value: TensorSize) -> bool:
     """Return whether the pieces are parts of rows that are shorter than a vector."""
     is_short = layout.piece * value.bytes_per_element < WHOLE_ATOM_BYTES
     return is_short and bool(value.shape) and layout.piece < value.shape[layout.axis]
@@ -150,7 +150,7 @@ def _base(context: Context, layout: Layout | None) -> int:
 
 def broadcast_cycles(
     context: Context,
-    value: Value,
+    value: TensorSize,
     elements: int,
     layout: Layout | None,
     loop: v.InnerLoop | None = None,
@@ -250,7 +250,7 @@ def cast(context: Context) -> Work:
     return _CAST(context)
 
 
-def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = None) -> float:
+def quarter_cast_cycles(value: TensorSize, context: Context, layout: Layout | None = None) -> float:
     """Return the cycles of narrowing halves to fp8, or of widening them."""
     return context.loop_cycles(context.fullest(value.size, layout), _QUARTER_CAST)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnxgraph import Value, attribute
+from onnxgraph import TensorSize, attribute
 
 from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
@@ -54,7 +54,7 @@ class Layout:
         return replace(self, piece=max(1, min(self.piece, size)), grain=math.gcd(self.grain, size))
 
 
-def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
+def operand_atom(value: TensorSize, layout: Layout | None, axis: int) -> int:
     """Return the bytes that stay together when an operand is brought into rows along `axis`.
 
     Pieces along another axis are first transposed in blocks on their tile, if both sizes are
@@ -72,7 +72,7 @@ def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
     return max(HALF_BYTES, together) if together in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
 
 
-def moved_atom(value: Value, source: Layout, target: Layout) -> int:
+def moved_atom(value: TensorSize, source: Layout, target: Layout) -> int:
     """Return the bytes that stay together when a tensor is brought from one layout to another."""
     # Whole rows follow one another: only the last one of a tile ends within a vector.
     if _has_whole_rows(source, value) and _has_whole_rows(target, value):
@@ -80,7 +80,7 @@ def moved_atom(value: Value, source: Layout, target: Layout) -> int:
     return operand_atom(value, source, target.axis)
 
 
-def turning_cycles(value: Value, source: Layout, target: Layout, moved: float) -> float:
+def turning_cycles(value: TensorSize, source: Layout, target: Layout, moved: float) -> float:
     """Return the cycles of a tile that copies `moved` received bytes of a tensor into the pieces of
     another layout: none if they arrive so, in whole vectors along the same axis."""
     atom = moved_atom(value, source, target)
@@ -88,7 +88,7 @@ def turning_cycles(value: Value, source: Layout, target: Layout, moved: float) -
     return 0.0 if arrives else moved * REARRANGE_CYCLES_PER_BYTE[atom]
 
 
-def _has_whole_rows(layout: Layout, value: Value) -> bool:
+def _has_whole_rows(layout: Layout, value: TensorSize) -> bool:
     rank = len(value.shape)
     return layout.axis == rank - 1 and layout.row_parts == 1 and layout.piece >= value.shape[-1]
 
@@ -100,19 +100,19 @@ class View:
 
     node: onnx.NodeProto
     layouts: Sequence[Layout]
-    inputs: Sequence[Value]
-    result: Value
+    inputs: Sequence[TensorSize]
+    result: TensorSize
     strided: bool
     """True for a slice that skips or reverses elements."""
     source: Layout
-    value: Value
+    value: TensorSize
 
 
 ViewRule = Callable[[View], Layout]
 """Function that returns the layout of a view, as far as it keeps elements together."""
 
 
-def linear(value: Value, identity: Hashable = None) -> Layout:
+def linear(value: TensorSize, identity: Hashable = None) -> Layout:
     """Return the layout row after row, in equal parts: that of inputs from the host, and of results
     that no product made. With an `identity` the parts are not those of all such tensors."""
     length = max(1, value.shape[-1]) if value.shape else 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from onnx import helper
-from onnxgraph import Value
+from onnxgraph import TensorSize
 
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import (
@@ -172,7 +172,7 @@ _WIDE_KERNEL = 16
 numbers is none."""
 
 
-def _layer_of(groups: int, source: Value, kernel: Sequence[int]) -> str:
+def _layer_of(groups: int, source: TensorSize, kernel: Sequence[int]) -> str:
     if groups > 1:
         return Layer.GROUPED_CONVOLUTION
     if math.prod(kernel) == 1:
@@ -250,7 +250,7 @@ def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
     )
 
 
-def _patched(context: Context, source: Value, weights: Value) -> Work:
+def _patched(context: Context, source: TensorSize, weights: TensorSize) -> Work:
     """Return the cost of a product of patches: poplin expands the kernel's positions into the input
     channels. Input from the host already lies that way; activations are rearranged, in parts of a
     patch's row that are as long as possible."""
@@ -271,7 +271,9 @@ def _patched(context: Context, source: Value, weights: Value) -> Work:
     return work.plus(cycles, context.exchange_cycles(moved), 1, moved, code)
 
 
-def _convolution(context: Context, source: Value, weights: Value, field: Value) -> Product:
+def _convolution(
+    context: Context, source: TensorSize, weights: TensorSize, field: TensorSize
+) -> Product:
     groups = context.attribute("group", 1)
     kernel = tuple(weights.shape[2:]) or (1,)
     taps = math.prod(kernel)
@@ -521,7 +523,7 @@ def recurrent(context: Context) -> Work:
         Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns
     ]
     plans = [_plan(context, product) for product in products]
-    gates = Value((batch, gate_rows), source.bytes_per_element)
+    gates = TensorSize((batch, gate_rows), source.bytes_per_element)
     loop = _GATE_HALF if source.bytes_per_element == HALF_BYTES else _GATE_FLOAT
     cycles = _GATES * context.pass_over(gates, loop) + sum(plan.compute for plan in plans)
     cycles += _PARTS_OF_A_STEP * context.target.workers_per_tile * v.SLICE_WORKER
@@ -540,7 +542,7 @@ def recurrent(context: Context) -> Work:
     )
 
 
-def find_widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
+def find_widths(context: Context, left: TensorSize, right: TensorSize) -> tuple[int, int]:
     """Return the bytes of an element, the narrower operand's, and of a partial sum: quarters have
     half partials only."""
     element = min(FLOAT_BYTES, left.bytes_per_element, right.bytes_per_element)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onnxgraph import Value
+from onnxgraph import TensorSize
 
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.elementwise import broadcast_cycles
@@ -46,7 +46,7 @@ class _Rows:
     grain: int
 
     @staticmethod
-    def of(context: Context, value: Value, layout: Layout | None, axis: int) -> _Rows:
+    def of(context: Context, value: TensorSize, layout: Layout | None, axis: int) -> _Rows:
         """Return the rows along `axis` of a tensor with that layout. The caller first brings
         together the rows of another axis."""
         # A row of 768 channels in pieces of 16 over 12 tiles: a tile has 64 of it (`own`), in runs
@@ -63,7 +63,7 @@ class _Rows:
         return _Rows(elements, count, run, parts, value.bytes_per_element, grain)
 
     @staticmethod
-    def of_groups(context: Context, value: Value, layout: Layout | None, groups: int) -> _Rows:
+    def of_groups(context: Context, value: TensorSize, layout: Layout | None, groups: int) -> _Rows:
         """Return groups of channels with all their positions, each spread over its share of the
         tiles."""
         lay = layout or linear(value)
@@ -112,7 +112,7 @@ def softmax(context: Context) -> Work:
 
 
 def softmax_of(
-    context: Context, value: Value, layout: Layout | None = None, axis: int = -1
+    context: Context, value: TensorSize, layout: Layout | None = None, axis: int = -1
 ) -> Work:
     """Return the cost of a softmax of any tensor: two reductions, three passes, and the inverses of
     the sums, which are floats (popnn's NonLinearity.cpp; section 5.2)."""
@@ -160,7 +160,9 @@ def fast_softmax(context: Context) -> Work:
     return _by_rows(context, "softmax", v.FAST_SOFTMAX, [])
 
 
-def _by_rows(context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence[Value]) -> Work:
+def _by_rows(
+    context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence[TensorSize]
+) -> Work:
     # More rows than tiles: a tile takes `rows` whole rows. Fewer: a row is cut into `parts`, each
     # at least a vector for each worker. Then the parts' sums are added up, in a step of its own.
     value, num_tiles = context.source, context.target.num_tiles
@@ -203,10 +205,10 @@ def norm(context: Context, *, of_channels: bool = False) -> Work:
     workers, width = context.target.workers_per_tile, value.bytes_per_element
     if of_channels and len(value.shape) > _CHANNELS_LAST:
         groups = value.shape[0] * max(1, context.attribute("num_groups", value.shape[1]))
-        vector = Value((value.shape[1], *(1 for _ in value.shape[2:])), width)
+        vector = TensorSize((value.shape[1], *(1 for _ in value.shape[2:])), width)
         rows = _Rows.of_groups(context, value, layout, groups)
     else:
-        vector = Value((value.shape[-1] if value.shape else 1,), width)
+        vector = TensorSize((value.shape[-1] if value.shape else 1,), width)
         rows = _Rows.of(context, value, layout, len(value.shape) - 1)
     # sum and sum of squares            two reductions
     # - mean, * inverse deviation       two passes with a value for each row

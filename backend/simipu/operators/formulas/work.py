@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
-from onnxgraph import Value, attribute
+from onnxgraph import TensorSize, attribute
 
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
@@ -105,8 +105,8 @@ class Context:
     compilation."""
 
     node: onnx.NodeProto
-    inputs: Sequence[Value | None]
-    outputs: Sequence[Value]
+    inputs: Sequence[TensorSize | None]
+    outputs: Sequence[TensorSize]
     target: Target
     plan_options: PlanOptions
     calibration: Calibration
@@ -120,12 +120,12 @@ class Context:
     first reader needs them."""
 
     @property
-    def result(self) -> Value:
+    def result(self) -> TensorSize:
         """Largest output."""
         return max(self.outputs, key=lambda value: value.size)
 
     @property
-    def source(self) -> Value:
+    def source(self) -> TensorSize:
         """Largest input, or the result if there is none."""
         return max(
             (value for value in self.inputs if value is not None),
@@ -134,7 +134,7 @@ class Context:
         )
 
     @property
-    def operands(self) -> tuple[Value, Value]:
+    def operands(self) -> tuple[TensorSize, TensorSize]:
         """The two inputs of a product. Raises CompileError if one is missing."""
         first, second = self.inputs[0], self.inputs[1]
         if first is None or second is None:
@@ -160,7 +160,7 @@ class Context:
         """Return the number of elements on the busiest tile."""
         return math.ceil(size / self.target.num_tiles)
 
-    def bytes_per_tile(self, value: Value) -> int:
+    def bytes_per_tile(self, value: TensorSize) -> int:
         """Return the bytes of a tensor on the busiest tile."""
         return self.per_tile(value.size * value.bytes_per_element)
 
@@ -190,7 +190,7 @@ class Context:
         spread without one."""
         return self.per_tile(math.ceil(size * (layout.imbalance if layout else 1.0)))
 
-    def pass_over(self, value: Value, loop: InnerLoop, start: int = UNARY_START) -> float:
+    def pass_over(self, value: TensorSize, loop: InnerLoop, start: int = UNARY_START) -> float:
         """Return the cycles of a vertex over the elements of a tile: a start of each worker, then
         its loop."""
         return self.loop_cycles(self.per_tile(value.size), loop, start)
@@ -234,6 +234,6 @@ class Context:
         )
 
 
-def is_wide(value: Value) -> bool:
+def is_wide(value: TensorSize) -> bool:
     """Return whether its elements are wider than a half: they use the loops of floats."""
     return value.bytes_per_element > HALF_BYTES

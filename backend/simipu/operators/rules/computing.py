@@ -183,11 +183,11 @@ def grouped(attribute: str) -> Rule:
         own = Rows(0, result[1] // node.batch)
         for index in filter(node.has, (1, 2)):
             node.take_own(index, own)
-        sizes = node.chain.shape([-1, rows.block, *shape[2:]])
-        node.computed[0] = node.chain.add("Reshape", node.proto.input[0], sizes)
+        sizes = node.op.ints([-1, rows.block, *shape[2:]])
+        node.computed[0] = node.op.add("Reshape", node.proto.input[0], sizes)
         drop_attribute(node.proto, attribute)
         node.proto.attribute.append(helper.make_attribute(attribute, groups // node.batch))
-        sizes, name = node.after.shape([result[0], -1, *result[2:]]), node.proto.output[0]
+        sizes, name = node.after.ints([result[0], -1, *result[2:]]), node.proto.output[0]
         node.after.add_as(name, "Reshape", node.rename_result(), sizes)
         return [Rows(1, own.block)]
 

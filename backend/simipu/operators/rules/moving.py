@@ -215,8 +215,8 @@ def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
             others = np.delete(indices, component, axis=-1)
             if (others == others.take([0], axis)).all():
                 ends = node.count_rows()
-                start, along = node.chain.shape([0]), node.chain.shape([axis])
-                node.computed[1] = node.chain.add("Slice", node.proto.input[1], start, ends, along)
+                start, along = node.op.ints([0]), node.op.ints([axis])
+                node.computed[1] = node.op.add("Slice", node.proto.input[1], start, ends, along)
                 return Rows(axis)
     raise NotIndependent("it picks among the rows")
 
@@ -252,8 +252,8 @@ def affine_grid(node: Node) -> list[Rows]:
     assert size is not None
     if rows.axis or rows.size(1) != 1:
         raise NotIndependent("rows do not lie along its batch axis alone")
-    count, others = node.count_rows(), node.chain.shape(size[1:].tolist())
-    node.computed[1] = node.chain.add("Concat", count, others, axis=0)
+    count, others = node.count_rows(), node.op.ints(size[1:].tolist())
+    node.computed[1] = node.op.add("Concat", count, others, axis=0)
     return [rows]
 
 
@@ -321,10 +321,10 @@ def resize(node: Node) -> list[Rows]:
     policy = node.attribute("keep_aspect_ratio_policy", b"stretch")
     if sizes[at] != node.shape(0)[rows.axis] or rows.size(1) != 1 or policy != b"stretch":
         raise NotIndependent("it resizes the rows")
-    chain = node.chain
-    parts = [chain.shape(sizes[:at].tolist())] * bool(at) + [node.count_rows()]
-    parts += [chain.shape(sizes[at + 1 :].tolist())] * (at + 1 < len(sizes))
-    node.computed[3] = chain.add("Concat", *parts, axis=0)
+    op = node.op
+    parts = [op.ints(sizes[:at].tolist())] * bool(at) + [node.count_rows()]
+    parts += [op.ints(sizes[at + 1 :].tolist())] * (at + 1 < len(sizes))
+    node.computed[3] = op.add("Concat", *parts, axis=0)
     return [rows]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxgraph import Chain, attribute
+from onnxgraph import Tape, attribute
 
 from popef._tools.arrays import Array
 
@@ -60,13 +60,13 @@ class Node:
     computed: dict[int, str] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)
     """Inputs without rows that the rule has shown to be the same for every row."""
-    chain: Chain = field(init=False)
-    after: Chain = field(init=False)
+    op: Tape = field(init=False)
+    after: Tape = field(init=False)
     """Nodes to insert after the node; `rename_result` returns the name of their input."""
 
     def __post_init__(self) -> None:
-        self.chain = Chain(f"{self.proto.output[0]}/rows")
-        self.after = Chain(f"{self.proto.output[0]}/after")
+        self.op = Tape(f"{self.proto.output[0]}/rows")
+        self.after = Tape(f"{self.proto.output[0]}/after")
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return the value of an attribute."""
@@ -195,19 +195,19 @@ class Node:
         """Add nodes that compute the number of rows from the first input that carries rows, and
         return the name of that tensor of one element."""
         index, rows = next((i, rows) for i, rows in enumerate(self.rows) if rows is not None)
-        shape = self.chain.add("Shape", self.proto.input[index])
-        size = self.chain.add("Gather", shape, self.chain.shape([rows.axis]))
+        shape = self.op.add("Shape", self.proto.input[index])
+        size = self.op.add("Gather", shape, self.op.ints([rows.axis]))
         if rows.size(1) == 1:
             return size
-        return self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
+        return self.op.add("Div", size, self.op.ints([rows.size(1)]))
 
     def _repeat(self, first: Array, axis: int) -> str:
         # Tile's repeats are 1 for every axis but `axis`, which repeats as often as there are rows.
         ones = [1] * first.ndim
-        parts = [self.chain.shape(ones[:axis])] * bool(axis) + [self.count_rows()]
-        parts += [self.chain.shape(ones[axis + 1 :])] * (axis + 1 < first.ndim)
-        repeats = self.chain.add("Concat", *parts, axis=0)
-        return self.chain.add("Tile", self.chain.constant(first, first.dtype), repeats)
+        parts = [self.op.ints(ones[:axis])] * bool(axis) + [self.count_rows()]
+        parts += [self.op.ints(ones[axis + 1 :])] * (axis + 1 < first.ndim)
+        repeats = self.op.add("Concat", *parts, axis=0)
+        return self.op.add("Tile", self.op.constant(first, first.dtype), repeats)
 
 
 Rule = Callable[[Node], Sequence[Rows]]
