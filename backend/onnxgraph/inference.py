@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from onnxgraph.edit import replace_nodes
 from onnxgraph.nodes import (
@@ -26,6 +27,7 @@ from onnxgraph.nodes import (
     iter_bodies,
     iter_nodes,
 )
+from onnxgraph.tape import Expansion, Results, Site, Tape, Value, expand
 
 _FLOATS = (*FLOAT_TYPES, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
@@ -38,14 +40,11 @@ MAX_TRIPS = 2**31
 _MAX_REMEMBERED = 2
 """Maximum number of graphs whose shapes are cached; a caller that repeats a query does so soon."""
 
-StandIn = Callable[[onnx.NodeProto], Sequence[onnx.NodeProto]]
-"""Function from a node of another domain to standard nodes whose results have the same names, types
-and shapes."""
 ShapeFunction = Callable[[onnx.ModelProto, onnx.NodeProto], tuple[onnx.ModelProto, bool]]
 """User's function for an operator: it returns the model with the shapes that the node makes, and if
 they are known."""
 
-_STAND_INS: dict[tuple[str, str], StandIn] = {}
+_STAND_INS: dict[tuple[str, str], Expansion] = {}
 _FUNCTIONS: dict[str, ShapeFunction] = {}
 _DOMAIN_FUNCTIONS: dict[str, ShapeFunction] = {}
 """Functions for all operators of a domain that have no function of their own."""
@@ -56,14 +55,15 @@ _Inference = tuple[onnx.shape_inference.InferenceError | None, onnx.ModelProto]
 _remembered: ContextVar[dict[bytes, _Inference] | None] = ContextVar("_remembered", default=None)
 
 
-def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandIn]:
+def register_stand_in(domain: str, *op_types: str) -> Callable[[Expansion], Expansion]:
     """Return a decorator that registers stand-ins for operators of a domain other than the
     standard's.
 
-    During shape inference, the nodes that the function returns replace the operator.
+    During shape inference, the expansion replaces the operator: nodes of the standard, in a form
+    that all opsets have, whose results have the same types and shapes.
     """
 
-    def add(make: StandIn) -> StandIn:
+    def add(make: Expansion) -> Expansion:
         assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
         _STAND_INS.update(((domain, op_type), make) for op_type in op_types)
         return make
@@ -71,15 +71,13 @@ def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandI
     return add
 
 
-def _stand_in_for_eye(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _stand_in_for_eye(op: Tape, site: Site[Any]) -> Results:
     """Return a Cast, whose result has the same type and shape.
 
     ONNX's inference of EyeLike ends the process if nothing is known of its input.
     """
-    to = next((each.i for each in node.attribute if each.name == "dtype"), 0)
-    if to:
-        return [helper.make_node("Cast", node.input, node.output, node.name, to=to)]
-    return [helper.make_node("Identity", node.input, node.output, node.name)]
+    to = site.get("dtype", 0)
+    return op.Cast(site.x, to=to) if to else op.Identity(site.x)
 
 
 _STAND_INS.update(((domain, "EyeLike"), _stand_in_for_eye) for domain in STANDARD_DOMAINS)
@@ -109,10 +107,10 @@ def has_shape_function(op_type: str) -> bool:
     return op_type in _FUNCTIONS
 
 
-def like_first_input(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """Return the stand-in of operators whose first result has the type and shape of their first
+def like_first_input(op: Tape, site: Site[Any]) -> Value:
+    """Write the stand-in of operators whose first result has the type and shape of their first
     operand."""
-    return [helper.make_node("Identity", [node.input[0]], [node.output[0]])]
+    return op.Identity(site.x)
 
 
 @contextmanager
@@ -268,10 +266,10 @@ def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> N
             nodes.append(node)
             continue
         found = True
-        made = list(make(node))
-        for each in made:
+        expanded = expand(node, make, Tape(f"{node.output[0]}/stand-in"))
+        for each in expanded:
             each.doc_string = f"{_MARK}{len(stood_for)}"
-        nodes += made
+        nodes += expanded
         own = onnx.NodeProto()
         own.CopyFrom(node)
         stood_for.append(own)

@@ -191,7 +191,9 @@ class Tape:
 
     def like(self, value: npt.ArrayLike, element_type: int) -> Value:
         """Append a constant of an element type; 0 stands for float."""
-        return self.constant(value, helper.tensor_dtype_to_np_dtype(element_type or 1))
+        return self.constant(
+            value, helper.tensor_dtype_to_np_dtype(element_type or TensorProto.FLOAT)
+        )
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> Value:
         """Append a constant and return it."""

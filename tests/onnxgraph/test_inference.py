@@ -38,12 +38,8 @@ def doubled(monkeypatch):
     monkeypatch.setattr(inference, "_STAND_INS", dict(inference._STAND_INS))
 
     @register_stand_in(DOMAIN, "Double")
-    def double(node):
-        inner = f"{node.output[0]}/inner"
-        return [
-            helper.make_node("Concat", [node.input[0], node.input[0]], [inner], axis=0),
-            helper.make_node("Neg", [inner], [node.output[0]]),
-        ]
+    def double(op, site):
+        return op.Neg(op.Concat(site.x, site.x, axis=0))
 
 
 def double(source, result):
@@ -289,7 +285,7 @@ def test_a_value_has_a_size_and_bytes_of_the_chips_types():
 
 def test_a_stand_in_for_the_standards_own_operators_is_a_mistake():
     with pytest.raises(AssertionError, match="ONNX infers"):
-        register_stand_in("ai.onnx", "Neg")(lambda node: [])
+        register_stand_in("ai.onnx", "Neg")(lambda op, site: site.x)
 
 
 @pytest.mark.parametrize("given", [{}, {"dtype": TensorProto.INT32}])

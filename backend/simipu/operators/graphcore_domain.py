@@ -16,20 +16,19 @@ contains the operator. Without it there are no old entries.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxgraph import (
     CHIP_DOMAIN,
     Results,
     Site,
     Tape,
-    attribute,
     expansions,
     like_first_input,
     register_stand_in,
@@ -227,14 +226,11 @@ def _copy_cache(context: Context) -> Work:
 
 
 @register_stand_in(CHIP_DOMAIN, "KVCache")
-def _stand_in_for_cache(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """Return nodes that repeat the first entry `max_len` times, a result of the right shape."""
-    op = Tape(f"{node.output[0]}/entries")
+def _stand_in_for_cache(op: Tape, site: Site[Any]) -> Results:
+    """Write nodes that repeat the first entry `max_len` times, a result of the right shape."""
     zero = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
-    places = op.add("ConstantOfShape", op.ints([read_size(node, "max_len")]), value=zero)
-    axis = int(attribute(node, "sequence_axis", 0))
-    op.add_as(node.output[0], "Gather", node.input[1], places, axis=axis)
-    return op.nodes
+    places = op.ConstantOfShape(op.ints([read_size(site.node, "max_len")]), value=zero)
+    return op.Gather(site.input(1), places, axis=int(site.get("sequence_axis", 0)))
 
 
 def _like(
@@ -350,44 +346,34 @@ register_stand_in(CHIP_DOMAIN, *_LIKE_INPUT)(like_first_input)
 
 
 @register_stand_in(CHIP_DOMAIN, "IsInfV2")
-def _stand_in_for_is_inf(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return [helper.make_node("Cast", [node.input[0]], [node.output[0]], to=TensorProto.BOOL)]
+def _stand_in_for_is_inf(op: Tape, site: Site[Any]) -> Results:
+    return op.Cast(site.x, to=TensorProto.BOOL)
 
 
 @register_stand_in(CHIP_DOMAIN, "WhereV2")
-def _stand_in_for_where(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return [helper.make_node("Where", node.input, node.output)]
+def _stand_in_for_where(op: Tape, site: Site[Any]) -> Results:
+    return op.Where(*site.node.input)
 
 
 @register_stand_in(CHIP_DOMAIN, "GroupNormalization")
-def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """Return nodes for shape inference. The statistics have one element for each group of each row.
+def _stand_in_for_group_norm(op: Tape, site: Site[Any]) -> Results:
+    """Write nodes for shape inference. The statistics have one element for each group of each row.
     ArgMax is the only reduction whose form no opset has changed."""
-    op = Tape(f"{node.output[0]}/statistics", nodes=list(like_first_input(node)))
-    for name in filter(None, node.output[1:]):
-        flat = op.add("Flatten", node.input[0], axis=1)
-        rows_only = op.add("ArgMax", flat, axis=1, keepdims=0)
-        groups = op.ints([int(attribute(node, "num_groups", 1))])
-        op.add_as(name, "Cast", op.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
-    return op.nodes
+    groups = op.ints([int(site.get("num_groups", 1))])
+    rows_only = op.ArgMax(op.Flatten(site.x, axis=1), axis=1, keepdims=0)
+    statistic = op.Cast(op.Tile(rows_only, groups), to=TensorProto.FLOAT)
+    return [op.Identity(site.x), *[statistic] * (len(site.node.output) - 1)]
 
 
 @register_stand_in(CHIP_DOMAIN, "AttentionMask")
-def _stand_in_for_attention_mask(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    op = Tape(f"{node.output[0]}/mask")
-    seen, seeing = _face_each_other(op, node.input[0])
-    is_half = attribute(node, "dataType", b"FLOAT") == b"FLOAT16"
-    data_type = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
-    op.add_as(node.output[0], "Cast", op.add("Add", seen, seeing), to=data_type)
-    return op.nodes
+def _stand_in_for_attention_mask(op: Tape, site: Site[Any]) -> Results:
+    seen, seeing = _face_each_other(op, site.x)
+    is_half = site.get("dataType", "FLOAT") == "FLOAT16"
+    return op.Cast(seen + seeing, to=TensorProto.FLOAT16 if is_half else TensorProto.FLOAT)
 
 
 @register_stand_in(CHIP_DOMAIN, "HCSR")
-def _stand_in_for_split(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    op = Tape(f"{node.output[0]}/split")
-    shape = numpy_helper.from_array(np.asarray(attribute(node, "shape", [1, 1]), np.int64))
-    target = op.add("Constant", value=shape)
-    row = op.add("Gather", node.input[0], op.constant(0, np.int64), axis=0)
-    for name in filter(None, node.output):
-        op.add_as(name, "Reshape", row, target)
-    return op.nodes
+def _stand_in_for_split(op: Tape, site: Site[Any]) -> Results:
+    row = op.Gather(site.x, op.constant(0, np.int64), axis=0)
+    part = op.Reshape(row, op.ints(site.get("shape", [1, 1])))
+    return [part] * len(site.node.output)

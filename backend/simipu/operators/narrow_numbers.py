@@ -8,14 +8,15 @@ product keeps sums in half. This project keeps them in float and rounds once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from onnxgraph import CHIP_DOMAIN, Results, Site, Tape, Value, register_stand_in
 
 from simipu.operators.attributes import read_choice, read_size, refuse
@@ -194,26 +195,22 @@ def _widen(context: Context) -> Work:
 
 
 @register_stand_in(CHIP_DOMAIN, "CastToUint8WithoutShapeInfer")
-def _stand_in_for_bytes(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return [helper.make_node("Cast", [node.input[0]], [node.output[0]], to=TensorProto.UINT8)]
+def _stand_in_for_bytes(op: Tape, site: Site[Any]) -> Results:
+    return op.Cast(site.x, to=TensorProto.UINT8)
 
 
 @register_stand_in(CHIP_DOMAIN, "FP8MatMulWithoutShapeInfer")
-def _stand_in_for_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    op = Tape(f"{node.output[0]}/widened")
-    wide = [op.add("Cast", name, to=_result_type(node)) for name in node.input[:2]]
-    op.add_as(node.output[0], "MatMul", *wide)
-    return op.nodes
+def _stand_in_for_product(op: Tape, site: Site[Any]) -> Results:
+    to = _result_type(site.node)
+    return op.MatMul(*(op.Cast(name, to=to) for name in site.node.input[:2]))
 
 
 @register_stand_in(CHIP_DOMAIN, "Int4ToHalf")
-def _stand_in_for_nibbles(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    op = Tape(f"{node.output[0]}/widened")
-    wide = op.add("Cast", node.input[0], to=_result_type(node))
-    if _read_axis(node):
-        wide = op.add("Transpose", wide, perm=[1, 0])
-    op.add_as(node.output[0], "Concat", wide, wide, axis=0)
-    return op.nodes
+def _stand_in_for_nibbles(op: Tape, site: Site[Any]) -> Results:
+    wide = op.Cast(site.x, to=_result_type(site.node))
+    if _read_axis(site.node):
+        wide = op.Transpose(wide, perm=[1, 0])
+    return op.Concat(wide, wide, axis=0)
 
 
 CODES: Mapping[str, Operator] = MappingProxyType(

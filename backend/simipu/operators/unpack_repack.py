@@ -12,18 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import (
-    CHIP_DOMAIN,
-    Results,
-    Site,
-    Tape,
-    TensorSize,
-    register_stand_in,
-)
+from onnxgraph import CHIP_DOMAIN, Results, Site, Tape, TensorSize, Value, register_stand_in
 
 from simipu.operators.attributes import read_axis, read_size, read_sizes
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
@@ -196,26 +190,23 @@ def _look_up(context: Context) -> Work:
 
 
 @register_stand_in(CHIP_DOMAIN, "Unpack")
-def _stand_in_for_unpack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return _resized(
-        node, [read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))]
-    )
+def _stand_in_for_unpack(op: Tape, site: Site[Any]) -> Results:
+    rows, tokens = read_size(site.node, "max_valid_num"), read_sizes(site.node, "segment_max_size")
+    return _resize(op, site, [rows, sum(tokens)])
 
 
 @register_stand_in(CHIP_DOMAIN, "Repack")
-def _stand_in_for_repack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return _resized(node, [read_size(node, "batch_size"), read_size(node, "sequence_length")])
+def _stand_in_for_repack(op: Tape, site: Site[Any]) -> Results:
+    sizes = [read_size(site.node, name) for name in ("batch_size", "sequence_length")]
+    return _resize(op, site, sizes)
 
 
-def _resized(node: onnx.NodeProto, leading: Sequence[int]) -> Sequence[onnx.NodeProto]:
-    """Return nodes that repeat the first element of both leading axes, for a result of the right
+def _resize(op: Tape, site: Site[Any], leading: Sequence[int]) -> Value:
+    """Write nodes that repeat the first element of both leading axes, for a result of the right
     shape."""
-    op = Tape(f"{node.output[0]}/sizes")
     first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
-    places = [op.add("ConstantOfShape", op.ints([size]), value=first) for size in leading]
-    half_way = op.add("Gather", node.input[0], places[0], axis=0)
-    op.add_as(node.output[0], "Gather", half_way, places[1], axis=1)
-    return op.nodes
+    rows, tokens = (op.ConstantOfShape(op.ints([size]), value=first) for size in leading)
+    return op.Gather(op.Gather(site.x, rows, axis=0), tokens, axis=1)
 
 
 PACKING: Mapping[str, Operator] = MappingProxyType(
