@@ -42,7 +42,7 @@ when it is compiled (`--only_ipu_operators` makes that an error).
   too. *Bounded*: its results cannot be too large for half. *Stays in float*: the standard has no half
   variant.
 - **the IPU's compiler**: PopART with PopRT's passes. The facts and where they are from are in
-  `backend/simipu/operators/facts.py`.
+  `backend/simipu/operators/entry.py` (`sdk`).
 
 Of the {all} operators {here} run here, of which the IPU's compiler can take {both}.
 

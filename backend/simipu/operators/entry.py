@@ -147,13 +147,16 @@ class Operator:
     sizes: int | None = None
     """Input whose values are the sizes of its result."""
     in_place: Sequence[int] = ()
-    """Operands that the real SDK may overwrite with the result."""
+    """Operands that the real SDK may overwrite with the result: the in-place variants of PopART's
+    willow/src/popx/op, and Tanh, which popnn computes in place. Subtractions, divisions,
+    comparisons, casts and products have none."""
     commutes: bool = False
     """True if its two operands may be exchanged, for those that are exchanged with constants."""
     neutral: int | None = None
     """Value of its second operand that leaves the first unchanged."""
     floats_only: bool = False
-    """True if the standard has integers for it, but the chip's libraries have floats only."""
+    """True if the standard has integers for it, but the chip's libraries have floats only: products
+    are of poplin, powers, means, norms and resampling of popops and popnn."""
     reads_scalars: bool = False
     """True if its cost depends on the value of a constant: an exponent, an axis."""
     reads_shape: bool = False
@@ -161,8 +164,12 @@ class Operator:
     tensors_only: bool = True
     """True if its inputs and results are tensors, not sequences of them or optional ones."""
     sdk: str = ""
-    """How the compiler of the real SDK has it: "yes" for an implementation, or in words; "":
-    not."""
+    """How the compiler of the real SDK has it: "yes" for an implementation, or in words; "": not.
+
+    Sources: github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023):
+    the OpCreators of willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in
+    willow/src/onnxpasses; PopRT 1.5.0's list of passes (graphcore.github.io/PopRT, gh-pages at
+    d43620a5). PopART's own operators are those of the domain ai.graphcore."""
     apart: Sequence[int] = ()
     """Inputs that are not combined with rows, or with all rows alike, whatever their shape:
     weights, tables, axes. Those of `shaped_by` belong to them, too."""

@@ -1,0 +1,157 @@
+"""Entries of reductions, extremes, norms and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from simipu.operators import counts, extremes
+from simipu.operators.entries.makers import BOUNDED, EXACT, GROWING, family, reduced
+from simipu.operators.entry import Family, Operator
+from simipu.operators.formulas import composite, reducing
+from simipu.operators.ranges import narrow_input
+from simipu.operators.rules import computing as rows
+from simipu.operators.windows import window_fault
+
+_LAYER_NORM_IN_SDK = (
+    "PopART's own GroupNormalization; PopRT finds it in the formula that older opsets spell out "
+    "(layer_norm_pattern)"
+)
+
+
+REDUCING: Mapping[str, Operator] = {
+    **reduced(
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
+        family=Family.REDUCTION,
+        floats_only=True,
+        sdk="yes",
+    ),
+    **reduced("ReduceSum", family=Family.REDUCTION, sdk="yes"),
+    **reduced(
+        "ReduceMax ReduceMin", EXACT, guard=extremes.reduction, family=Family.REDUCTION, sdk="yes"
+    ),
+    **reduced("ReduceMean", BOUNDED, family=Family.REDUCTION, floats_only=True, sdk="yes"),
+    **reduced("ReduceProd", GROWING, family=Family.REDUCTION, sdk="yes"),
+    **family("ArgMax ArgMin", rows.arg, composite.arg_extreme, guard=extremes.place, sdk="yes"),
+    **family(
+        "CumSum",
+        rows.cumulative,
+        composite.cumulative,
+        family=Family.REDUCTION,
+        reads_scalars=True,
+        sdk="yes",
+    ),
+    **family(
+        "CumProd",
+        rows.cumulative,
+        composite.cumulative,
+        GROWING,
+        family=Family.REDUCTION,
+        reads_scalars=True,
+    ),
+    **family(
+        "Softmax",
+        rows.softmax,
+        reducing.softmax,
+        BOUNDED,
+        family=Family.SOFTMAX,
+        in_place=(0,),
+        sdk="yes",
+    ),
+    **family("Hardmax", rows.softmax, reducing.softmax, EXACT, guard=extremes.hardmax),
+    **family(
+        "LogSoftmax",
+        rows.softmax,
+        reducing.softmax,
+        family=Family.SOFTMAX,
+        in_place=(0,),
+        sdk="yes",
+    ),
+    **family(
+        "BatchNormalization",
+        rows.batch_norm,
+        composite.batch_norm,
+        apart=range(1, 5),
+        family=Family.NORM,
+        sdk="yes",
+    ),
+    **family(
+        "InstanceNormalization",
+        rows.instance_norm,
+        reducing.channel_norm,
+        apart=(1, 2),
+        family=Family.NORM,
+        sdk="yes",
+    ),
+    **family("LRN", rows.along(1), composite.local_response, family=Family.NORM, sdk="yes"),
+    **family(
+        "LayerNormalization",
+        rows.inner_axes,
+        reducing.norm,
+        family=Family.NORM,
+        sdk=_LAYER_NORM_IN_SDK,
+    ),
+    **family("RMSNormalization", rows.inner_axes, reducing.norm, family=Family.NORM),
+    **family("LpNormalization", rows.along(-1), reducing.norm),
+    **family(
+        "MeanVarianceNormalization",
+        rows.mean_variance,
+        reducing.norm,
+        condition="`axes` must be given",
+    ),
+    **family(
+        "AveragePool",
+        rows.pool,
+        reducing.pool,
+        BOUNDED,
+        count=counts.pool,
+        fault=window_fault(),
+        family=Family.POOL,
+        sdk="yes",
+    ),
+    **family(
+        "MaxPool",
+        rows.pool,
+        reducing.pool,
+        EXACT,
+        count=counts.pool,
+        guard=extremes.pool,
+        fault=window_fault(),
+        family=Family.POOL,
+        sdk="yes",
+    ),
+    **family(
+        "LpPool",
+        rows.pool,
+        reducing.pool,
+        count=counts.pool,
+        fault=window_fault(),
+        family=Family.POOL,
+    ),
+    **family(
+        "GlobalAveragePool",
+        rows.pool,
+        reducing.reduction,
+        BOUNDED,
+        family=Family.REDUCTION,
+        sdk="yes",
+    ),
+    **family(
+        "GlobalMaxPool",
+        rows.pool,
+        reducing.reduction,
+        EXACT,
+        guard=extremes.pool,
+        family=Family.REDUCTION,
+        sdk="yes",
+    ),
+    **family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21, family=Family.REDUCTION),
+    **family(
+        "TopK",
+        rows.along(-1),
+        composite.top_k,
+        EXACT,
+        shaped_by=(1,),
+        guard=narrow_input(1, "k", 0),
+        sdk="yes",
+    ),
+}
