@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnxgraph import find_makers
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 
@@ -17,8 +18,6 @@ _TABLE_AXES = 2
 LIMIT = 0.01
 """Share of an output's largest value by which half may differ without a warning; the user's own
 inputs may show more."""
-_PASSING = frozenset("Cast Flatten Identity Remap Reshape Squeeze Unsqueeze".split())
-"""Operators that exporters put between a classifier's last product and its output."""
 _LOGITS = frozenset("Add Gemm MatMul".split())
 """Operators that end a classifier whose output has no softmax."""
 _CLASSES = frozenset("LogSoftmax Softmax SoftmaxV2 SoftmaxV3".split())
@@ -163,6 +162,11 @@ def _are_shares(values: Array) -> bool:
     return bool((values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3))
 
 
+def _passes(node: onnx.NodeProto) -> bool:
+    """Return whether exporters put a node between a classifier's last product and its output."""
+    return node.op_type == "Cast" or operator_of(node).keeps_order
+
+
 def find_classes(model: onnx.ModelProto) -> frozenset[str]:
     """Return outputs whose last axis looks like classes.
 
@@ -174,7 +178,7 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
     for value in graph.output:
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         name = value.name
-        while name in makers and makers[name].op_type in _PASSING:
+        while name in makers and _passes(makers[name]):
             name = makers[name].input[0]
         maker = makers[name].op_type if name in makers else ""
         is_table = len(sizes) == _TABLE_AXES

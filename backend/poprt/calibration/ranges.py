@@ -16,16 +16,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute, graph_values, has_data, infer_shapes, read_array
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 
-_PASSING = frozenset(
-    (
-        "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze "
-        "Tile Transpose Unsqueeze"
-    ).split()
-)
-"""Operators that pass on the values of their first input, or of all inputs."""
+_PASSING = frozenset("Cast Concat Expand Gather HCSR Pad Slice Split Tile".split())
+"""Operators that pass on values of their first input, or of all inputs, besides those that keep all
+elements."""
 _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 """Operators whose second input indexes the elements of the first along an axis."""
 _OF_TRUTH = frozenset(
@@ -42,6 +39,7 @@ _SMALL = 4_096
 _POSITIVE = frozenset("Log Sqrt".split())
 """Operators that take no negative values."""
 _PRODUCTS = frozenset("Conv Gemm MatMul".split())
+"""Products that exporters write at the front of a network; the bias of others is not compared."""
 _MIN_SPREAD, _MAX_SPREAD = 2.0**-6, 2.0**16
 """Bounds of the sizes that constants suggest. `(1 - mask) * -10000` suggests none."""
 _MAX_RATIO = 16.0
@@ -162,7 +160,8 @@ def _look(
 
 def _passes(node: onnx.NodeProto, index: int) -> bool:
     """Return whether a node passes on the values of that input."""
-    return node.op_type in _PASSING and (index == 0 or node.op_type == "Concat")
+    passes = node.op_type in _PASSING or operator_of(node).keeps_elements
+    return passes and (index == 0 or node.op_type == "Concat")
 
 
 def _pass_offset(

@@ -14,7 +14,7 @@ from onnxgraph import Results, Site, Tape, attribute
 
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
-from simipu.operators.formulas.layout import ViewRule
+from simipu.operators.formulas.layout import ViewRule, transposed_view
 from simipu.operators.formulas.moving import copy_between_ipus, gather, gather_elements, move, remap
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.rules.computing import elementwise
@@ -159,6 +159,9 @@ class Operator:
     are of poplin, powers, means, norms and resampling of popops and popnn."""
     reads_scalars: bool = False
     """True if its cost depends on the value of a constant: an exponent, an axis."""
+    keeps_order: bool = False
+    """True if its result has the elements of its first input, in the same order, in another shape
+    at most."""
     reads_shape: bool = False
     """True if it reads only the shape of its input, not its values."""
     tensors_only: bool = True
@@ -227,6 +230,11 @@ class Operator:
     def only_moves(self) -> bool:
         """Return whether it only moves, selects or renames elements."""
         return self.is_view or self.cost in _MOVES
+
+    @property
+    def keeps_elements(self) -> bool:
+        """Return whether its result has each element of its first input once, in any order."""
+        return self.keeps_order or self.view is transposed_view
 
     @property
     def is_elementwise(self) -> bool:

@@ -298,9 +298,14 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         **_like("WhereV2", _CHOSEN, _standard("Where"), "Where", rounding=EXACT),
         **_like("NotZero", _LOGICAL, _not_zero, _OF_NOT_ZERO, rounding=EXACT),
         **_like("LeakyRelu", _COMPARED, _standard("LeakyRelu"), "LeakyRelu", in_place=(0,)),
-        **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT),
+        **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT, keeps_order=True),
         **_like(
-            "Remap", moves.remap, pass_on, "its input, laid out anew: a copy of it", rounding=EXACT
+            "Remap",
+            moves.remap,
+            pass_on,
+            "its input, laid out anew: a copy of it",
+            rounding=EXACT,
+            keeps_order=True,
         ),
         "AttentionMask": Operator(
             rows=rows.attention_mask,

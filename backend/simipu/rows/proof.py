@@ -210,7 +210,9 @@ class _Constants(Mapping[str, Array]):
                 numpy_helper.to_array(value) if is_tensor else np.asarray(value)
             )
         elif (
-            node.op_type in _MOVING and not node.domain and all(map(self.__contains__, node.input))
+            operator_of(node).keeps_elements
+            and not node.domain
+            and all(map(self.__contains__, node.input))
         ):
             self._makers[node.output[0]] = node, opset
 
@@ -236,10 +238,6 @@ class _Constants(Mapping[str, Array]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._weights or name in self._tensors or name in self._makers
-
-
-_MOVING = frozenset("Identity Reshape Squeeze Transpose Unsqueeze".split())
-"""Operators that converters use to rearrange constants."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from onnxgraph import (
     join_weights,
     read_array,
 )
+from simipu.operators import names_where
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.elimination import run_unoptimised
@@ -28,7 +29,7 @@ from poprt.rewrite.base import register
 from poprt.rewrite.patterns import Once, Op, Var
 from poprt.rewrite.rules import GraphRule
 
-_VIEWS = ("Identity", "Reshape", "Transpose")
+_VIEWS = names_where(lambda entry: entry.keeps_elements)
 """Operators that may stand between a projection and the product of queries and keys."""
 _MAX_VIEWS = 4
 
@@ -243,17 +244,7 @@ class MatMulRotaryEmbedding(GraphRule):
         return True
 
 
-_MOVES = (
-    "Concat",
-    "Gather",
-    "Neg",
-    "Reshape",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_MOVES = _VIEWS | {"Concat", "Gather", "Neg", "Slice", "Split"}
 """Operators with which exporters write the exchange of elements."""
 _MAX_MOVES = 16
 """Maximum number of nodes; the longest known form has 9."""

@@ -20,14 +20,14 @@ from onnxgraph import (
     types_of,
 )
 from simipu import CompileError
-from simipu.operators import has_past
+from simipu.operators import has_past, names_where
 
 from poprt.rewrite.base import Pass, Stage, register
 
 _BEFORE_STATES = 2
 """Number of inputs of a Loop and its body before the loop state: trip count and condition. A body
 has one such result."""
-_VIEWS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_VIEWS = names_where(lambda entry: entry.keeps_order) | {"Cast"}
 """Operators that exporters put between a cache and the node that reads it."""
 _MAX_VIEWS = 8
 _ADVICE = "a run begins with empty caches here, so that the first step of a run has to be 0"

@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import GraphEditor, attribute, find_inputs, set_attribute
 from onnxgraph.opsets import AXES_ARE_INPUTS
-from simipu.operators import operator_of
+from simipu.operators import names_where, operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.nops import keeps_shape, permutation
@@ -173,7 +173,7 @@ def _find_cast_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
 
 
 _WIDE_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
-_LAYING_OUT = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_LAYING_OUT = names_where(lambda entry: entry.keeps_elements)
 """Operators that exporters put between an input and its product with itself."""
 _NARROW_INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16)
 """Types whose sums with small constants do not overflow 32 bits."""

@@ -26,6 +26,7 @@ from onnxgraph import (
     read_array,
 )
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
+from simipu.operators import names_where
 
 from poprt.rewrite.base import register
 from poprt.rewrite.patterns import AnyOf, Op, Operand, Pattern, Through, Var
@@ -33,7 +34,7 @@ from poprt.rewrite.rules import GraphRule
 
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
-_MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_MASK_VIEWS = names_where(lambda entry: entry.keeps_order) | {"Cast", "Expand"}
 """Operators that exporters put between a mask and the scores."""
 _AXIS_VIEWS = ("Identity", "Squeeze", "Unsqueeze")
 """Members of `_MASK_VIEWS` that only add or remove axes of one element."""

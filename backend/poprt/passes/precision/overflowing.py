@@ -38,6 +38,7 @@ from onnxgraph import (
     iter_graphs,
     read_array,
 )
+from simipu.operators import names_where
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import read_constant
@@ -56,10 +57,8 @@ _GROWING = frozenset("Cosh Exp Sinh".split())
 is computed in float, so that it looks for known patterns only."""
 _SUMS = frozenset("CumSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare".split())
 """Sums that norms and softmaxes are written out with."""
-_CARRYING = _SUMS | frozenset(
-    "Abs Add Concat Expand Identity Max Min Mul Neg Reshape Slice Squeeze Sub Transpose "
-    "Unsqueeze".split()
-)
+_KEEPING = names_where(lambda entry: entry.keeps_elements)
+_CARRYING = _SUMS | _KEEPING | frozenset("Abs Add Concat Expand Max Min Mul Neg Slice Sub".split())
 """Operators of such formulas that pass a large number on."""
 _SETTLING = frozenset(
     "Clip Div Erf Log LogSoftmax Pow Reciprocal Sigmoid Softmax Sqrt Tanh".split()
@@ -104,9 +103,9 @@ def _find_scaling(
     return found
 
 
-_MOVING = frozenset("Add Flatten Identity Reshape Squeeze Sub Transpose Unsqueeze".split())
-"""Operators between an integer product and its Cast, that exporters write: the bias, and those that
-move. Facts of `find_unscaled` alone."""
+_MOVING = _KEEPING | {"Add", "Sub"}
+"""Operators between an integer product and its Cast that exporters write: the bias, and those that
+move."""
 
 
 def find_overflowing(graph: onnx.GraphProto) -> frozenset[str]:

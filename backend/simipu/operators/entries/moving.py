@@ -40,9 +40,17 @@ MOVING: Mapping[str, Operator] = {
         sizes=0,
         sdk="yes",
     ),
-    **elementwise("Identity", None, EXACT, sdk="yes"),
+    **elementwise("Identity", None, EXACT, sdk="yes", keeps_order=True),
     **family("Dropout", rows.dropout, None, EXACT, sdk="yes"),
-    **family("Flatten", places.flatten, None, EXACT, view=layout.reshaped_view, sdk="yes"),
+    **family(
+        "Flatten",
+        places.flatten,
+        None,
+        EXACT,
+        view=layout.reshaped_view,
+        sdk="yes",
+        keeps_order=True,
+    ),
     **family(
         "Unsqueeze",
         places.unsqueeze,
@@ -51,9 +59,17 @@ MOVING: Mapping[str, Operator] = {
         view=layout.reshaped_view,
         shaped_by=(1,),
         sdk="yes",
+        keeps_order=True,
     ),
     **family(
-        "Squeeze", places.squeeze, None, EXACT, view=layout.reshaped_view, shaped_by=(1,), sdk="yes"
+        "Squeeze",
+        places.squeeze,
+        None,
+        EXACT,
+        view=layout.reshaped_view,
+        shaped_by=(1,),
+        sdk="yes",
+        keeps_order=True,
     ),
     **family(
         "Reshape",
@@ -64,6 +80,7 @@ MOVING: Mapping[str, Operator] = {
         shaped_by=(1,),
         sizes=1,
         sdk="yes",
+        keeps_order=True,
     ),
     **family(
         "Shape",
