@@ -178,6 +178,8 @@ def _template(head: bytes, name_bytes: int, rank: int) -> _Template:
     )
 
 
+_SHOWN_BYTES = 8
+"""Number of bytes of a file of an unknown kind that an error shows."""
 HEAD_BYTES = 512
 """Number of bytes of a blob that are read first: header and structure, unless names are long or it
 is metadata."""
@@ -330,10 +332,15 @@ def read_header(
             read or source.read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
         )
     except FormatError as error:
-        kind = None if start else recognize(source.read(0, KIND_BYTES))
-        if kind in (None, POPEF):
+        if start:
             raise
-        raise FormatError(error.rule, 0, error.blob, str(POPEF.name), str(kind)) from error
+        head = source.read(0, KIND_BYTES)
+        kind = recognize(head)
+        if kind == POPEF:
+            raise
+        got = f"{error.got}, and begins with {head[:_SHOWN_BYTES]!r}" if kind is None else str(kind)
+        expected = POPEF.name if kind else f"{POPEF.name}, {error.expected}"
+        raise FormatError(error.rule, 0, error.blob, expected, got) from error
     if not structure_start - start <= header.size <= source.size - start:
         expected = f"a blob size of {structure_start - start} to {source.size - start}"
         raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))

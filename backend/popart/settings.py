@@ -6,7 +6,6 @@ names AttributeError, as the real classes do.
 
 from __future__ import annotations
 
-import difflib
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,6 +14,8 @@ from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
+
+from popef._tools.text import find_near
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,8 @@ class Settings:
         found = self.ALIASES.get(name, name)
         if found in self.FIELDS:
             return found
-        near = difflib.get_close_matches(name, [*self.FIELDS, *self.ALIASES], 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = find_near(name, [*self.FIELDS, *self.ALIASES])
+        hint = f"; did you mean {near!r}?" if near else ""
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __dir__(self) -> Iterator[str]:

@@ -173,6 +173,7 @@ def _add_build(add: Add) -> None:
     make.add_path(
         "model_repository",
         folder=True,
+        reads="folder",
         type=Path,
         metavar="MODEL_REPOSITORY",
         help=repository_help,
@@ -194,7 +195,9 @@ def _add_compare(add: Add) -> None:
     from poplar_triton.compare import command
 
     text = "compare chips (modelled) with this machine (measured): speed, energy and cost"
-    command.add_arguments(add(command.run, text, command.EXAMPLES))
+    compare = add(command.run, text, command.EXAMPLES)
+    compare.surplus_advice = "did you mean poplar-triton profile MODEL --compare {word}?"
+    command.add_arguments(compare)
 
 
 def _add_tune(add: Add) -> None:
@@ -224,6 +227,7 @@ def _add_install(add: Add) -> None:
     put.add_path(
         "backends_dir",
         folder=True,
+        reads="folder",
         type=Path,
         metavar="BACKENDS_DIR",
         help="backend directory of the Triton server, such as /opt/tritonserver/backends",
@@ -275,6 +279,7 @@ def _add_server_options(
     parser.add_path(
         "model_repository",
         folder=True,
+        reads="folder",
         type=kind,
         metavar="MODEL_REPOSITORY",
         help=repository_help,

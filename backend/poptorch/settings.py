@@ -7,10 +7,11 @@ and what it changes. The setters, `repr` and the documentation are made from it.
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
+
+from popef._tools.text import find_near
 
 
 class _Unset:
@@ -167,8 +168,8 @@ class OptionGroup:
         values = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        near = difflib.get_close_matches(name, [*dir(type(self)), *values], 1)
-        hint = f" Did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
+        near = find_near(name, [*dir(type(self)), *values])
+        hint = f" Did you mean {near!r}?" if near and not name.startswith("_") else ""
         raise AttributeError(f"Invalid attribute {name}.{hint}")
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from popef._tools.text import did_you_mean
 from simipu.errors import LoadError
 
 HALF_BYTES, FLOAT_BYTES = 2, 4
@@ -246,7 +247,10 @@ def find_target(name: str, num_ipus: int = 1) -> Target:
     try:
         found = TARGETS[_ALIASES.get(name.lower(), name.lower())]
     except KeyError:
-        raise LoadError(f"IPU target {name!r} is not known; known are {known_chips()}") from None
+        raise LoadError(
+            f"IPU target {name!r} is not known; known are {known_chips()}"
+            f"{did_you_mean(name, (*TARGETS, *_ALIASES))}"
+        ) from None
     return replace(found, given_name=name, num_ipus=num_ipus)
 
 

@@ -9,7 +9,6 @@ count: `POPLAR_` and the name in capitals.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
-from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
+from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault, find_near
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.server_start import START_SECONDS, ServerStart
 from triton_poplar.statistics import DEFAULT_BUCKETS
@@ -392,12 +391,9 @@ def _parse(table: Sequence[Field[Any]], given: Mapping[str, str], owner: str) ->
 def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
     """Raise ModelConfigError for a misspelling, whose author would serve with the default without
     noticing. Other unknown names only cause a warning, because another program may read them."""
-    folded = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _MIN_SIMILARITY)
-    if near:
-        raise ModelConfigError(
-            f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?"
-        )
+    near = find_near(name, known, _MIN_SIMILARITY)
+    if near is not None:
+        raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {near}?")
     _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from ..errors import UnsupportedError
-from .text import did_you_mean, escape
+from .file_kinds import check_input
+from .text import did_you_mean, escape, find_near, shorten_words
 
+Input: TypeAlias = Literal["file", "folder", "path"]
+"""What a path that a command reads must be; "path": a file or a folder."""
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+"""Whole number; more digits are beyond every bound, and Python does not read 5,000 of them."""
+_MAX_QUOTED = 100
+"""Maximum characters of a wrong value in an error."""
 # Values of shtab's FILE and DIRECTORY.
 _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
 _FOLDERS = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/"}
@@ -39,6 +47,14 @@ class Parser(argparse.ArgumentParser):
         self.path_options: dict[str, str] = {}
         """Option name by attribute of the namespace, for the arguments that are paths; "" for a
         positional argument."""
+        self.inputs: dict[str, Input] = {}
+        """What the paths that the command reads must be, by attribute of the namespace."""
+        self.checks_inputs_itself = False
+        """Whether the command calls `check_inputs`, after checks for wrong usage of its own."""
+        self.synonyms: dict[str, str] = {}
+        """Options by names that users try in their place; they only occur in advice."""
+        self.surplus_advice = ""
+        """What to do about an argument too many, with {word} for the argument."""
         self._commands: argparse._SubParsersAction[Parser] | None = None
         self.set_defaults(parser=self)
         if version is not None:
@@ -64,10 +80,14 @@ class Parser(argparse.ArgumentParser):
         command.set_defaults(run=run)
         return command
 
-    def add_path(self, *names: str, folder: bool = False, **options: Any) -> None:
+    def add_path(
+        self, *names: str, folder: bool = False, reads: Input | None = None, **options: Any
+    ) -> None:
         """Add an argument that is a path: the shell completes it, and an OSError about the file
-        names the option."""
+        names the option. `check_inputs` checks one that the command `reads`."""
         action = self.add_argument(*names, **options)
+        if reads is not None:
+            self.inputs[action.dest] = reads
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
 
@@ -85,6 +105,16 @@ class Parser(argparse.ArgumentParser):
         if getattr(parsed, "parser", self) is self:
             parsed.given_words = words
         return parsed, left
+
+    def read_value(self, option: str, text: str) -> Any:
+        """Return what an option of one value reads from a text, for an option that names others.
+
+        Raises argparse.ArgumentError, whose `message` does not name the option.
+        """
+        action = self._option_string_actions[option]
+        value = self._get_value(action, text)
+        self._check_value(action, value)
+        return value
 
     def drop_options(self, words: Iterable[str], names: Collection[str]) -> list[str]:
         """Return the options in `words` with their values, without those that one of `names` names
@@ -115,12 +145,59 @@ class Parser(argparse.ArgumentParser):
         return f"{next(same, name)}{equals}{value}"
 
     def _describe_unknown(self, word: str) -> str:
+        name, _, value = word.partition("=")
         if not word.startswith("-"):
-            option = next(iter(self.path_options.values()), "") if os.path.exists(word) else ""
-            hint = f"; did you mean {option} {word}?" if option else ""
-            return f"unexpected argument {word!r}{hint}"
-        name = word.partition("=")[0]
-        return f"unknown option {name!r}{did_you_mean(name, self.option_names())}"
+            return f"unexpected argument {word!r}{self._advise_surplus(word, name, value)}"
+        option = self.synonyms.get(name) or self._find_choice(name.lstrip("-"))
+        hint = f"; did you mean {option}?" if option else did_you_mean(name, self.option_names())
+        return f"unknown option {name!r}{hint}"
+
+    def _advise_surplus(self, word: str, name: str, value: str) -> str:
+        """Return advice about an argument too many: it may be the value of an option, or an option
+        without its dashes."""
+        if option := self._find_choice(word):
+            return f"; did you mean {option}?"
+        names = {option.lstrip("-"): option for option in self.option_names()}
+        if value and (near := find_near(name, names)):
+            return f"; did you mean {names[near]} {value}?"
+        option = next(iter(self.path_options.values()), "") if os.path.exists(word) else ""
+        if option:
+            return f"; did you mean {option} {word}?"
+        return f"; {self.surplus_advice.format(word=word)}" if self.surplus_advice else ""
+
+    def _find_choice(self, word: str) -> str | None:
+        """Return the option, with its value, that a word is a value of; None unless there is
+        exactly one."""
+        takers = [
+            f"{action.option_strings[-1]} {word}"
+            for action in self._actions
+            if action.option_strings and word in map(str, action.choices or ())
+        ]
+        return takers[0] if len(takers) == 1 else None
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # Most likely an unset variable of the shell. An empty path would be the working directory.
+        if not arg_string and action.nargs != argparse.PARSER:
+            raise argparse.ArgumentError(action, "expected a value, found an empty text")
+        return super()._get_value(action, arg_string)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            raise argparse.ArgumentError(
+                action,
+                f"expected one of {', '.join(known)}, found {_quote(value)}"
+                f"{did_you_mean(str(value), known)}",
+            )
+
+    def check_inputs(self, parsed: argparse.Namespace) -> None:
+        """Raise OSError, which names the path, for a path of an input that is not there or of the
+        other kind."""
+        for name, expected in self.inputs.items():
+            value = getattr(parsed, name)
+            for path in value if isinstance(value, list) else [value]:
+                if path is not None and "://" not in str(path):
+                    check_input(path, expected)
 
     def option_names(self) -> set[str]:
         """Return all option strings, such as "--json"."""
@@ -128,7 +205,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and a line on stderr that points to --help."""
-        self.exit(2, f"{self.prog}: error: {escape(message)}; see {self.prog} --help\n")
+        message = message.replace("ignored explicit argument", "expected no value, found")
+        text = escape(shorten_words(message))
+        self.exit(2, f"{self.prog}: error: {text}; see {self.prog} --help\n")
+
+
+def _quote(value: object) -> str:
+    return escape(repr(value), _MAX_QUOTED)
 
 
 class _PrintCompletion(argparse.Action):
@@ -146,24 +229,33 @@ class _PrintCompletion(argparse.Action):
         parser.exit()
 
 
+MAX_NUMBER = (1 << 31) - 1
+"""Maximum of a whole number without one of its own: more seconds, rows or MiB make no sense, and
+overflow what they are computed with."""
+
+
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return an argparse type for whole numbers of at least `least` and at most `most`."""
-    expected = (
-        f"a whole number of at least {least}"
-        if most is None
-        else f"a whole number from {least} to {most}"
-    )
+    """Return an argparse type for whole numbers of at least `least` and at most `most`, or
+    `MAX_NUMBER`."""
+    end = MAX_NUMBER if most is None else most
 
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
+        value = read_integer(text)
+        if value is None or not least <= value <= end:
+            far = most is not None or (value or 0) > end
+            expected = f"from {least} to {end}" if far else f"of at least {least}"
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number {expected}, found {_quote(text)}"
+            )
         return value
 
     return read
+
+
+def read_integer(text: str) -> int | None:
+    """Return a whole number in ASCII digits, or None; `int` reads 1_000 and the digits of other
+    scripts, too."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 count, positive = whole_number(0), whole_number(1)
@@ -177,7 +269,9 @@ def proportion(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a number above 0 and at most 1, found {_quote(text)}"
+        )
     return value
 
 

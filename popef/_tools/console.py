@@ -20,7 +20,7 @@ from ..errors import PopefError
 from .arguments import Parser
 from .interrupts import INTERRUPTED, is_asked, raising
 from .shortages import describe_last_line, name_limit
-from .text import escape, write_utf_8
+from .text import escape, shorten_words, write_utf_8
 
 _PartT = TypeVar("_PartT")
 
@@ -55,6 +55,8 @@ def run(
 
     def command() -> int:
         parser.parse_args(arguments, options)
+        if not options.parser.checks_inputs_itself:
+            options.parser.check_inputs(options)
         status: int = options.run(options)
         return status
 
@@ -143,7 +145,7 @@ def _report(program: str, error: Exception, text: str) -> None:
     lines = [*getattr(error, "output_lines", ())]
     if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
         lines += "".join(traceback.format_exception(error)).splitlines()
-    for line in (*lines, f"{program}: error: {text}"):
+    for line in (*lines, f"{program}: error: {shorten_words(text)}"):
         print_line(line, stderr=True)
 
 

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ class StagedFile:
 
     def __init__(self, target: AnyPath) -> None:
         self.target = os.path.realpath(target)
+        check_replaceable(self.target)
         folder, name = os.path.split(self.target)
         temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
         self.stream = create(temporary, self.target)
@@ -51,6 +53,25 @@ class StagedFile:
         with _naming(self.target):
             os.replace(self._temporary, self.target)
         self.discard.detach()
+
+
+def check_replaceable(target: AnyPath) -> None:
+    """Raise OSError for an existing target that is no regular file.
+
+    Renaming a file to /dev/null replaces the device, for all programs, if root does it.
+    """
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return  # it is not there, or the next operation reports it
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(
+            errno.EISDIR, "expected a file to replace, found a folder", os.fspath(target)
+        )
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(
+            errno.EEXIST, "expected a file to replace, found a device or a pipe", os.fspath(target)
+        )
 
 
 class Staging:
@@ -140,6 +161,7 @@ def place_file(staged: Path, target: Path) -> None:
     """Rename the file `staged` to `target`, which it replaces; copy it if the file system cannot
     rename."""
     _sync(staged)
+    check_replaceable(target)
     try:
         os.replace(staged, target)
     except IsADirectoryError:

@@ -29,6 +29,15 @@ _SHELL_CHARACTERS = frozenset(" \t\n|&;()<>{}[]*?$`\\\"'")
 """Characters inside a word that a POSIX shell or bash reads as something else."""
 
 
+_SIMILARITY = 0.6
+"""Similarity of difflib from which a name counts as near: difflib's own default."""
+_MIN_WORD = 3
+"""Minimum characters of a name that is looked for as a part of others; shorter ones are in many."""
+_WORDS = re.compile(r"[_.:/ ]")
+"""Characters between the words of a name."""
+_MAX_WORD = 300
+_LONG_WORD = re.compile(rf"[^\s/]{{{_MAX_WORD + 1},}}")
+"""Word, or part of a path, that is shortened in errors: longer than a file name can be."""
 _UTF_16 = ((codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"))
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 _BYTES = re.compile(f"[{chr(_FIRST_BYTE)}-{chr(_LAST_BYTE)}]+")
@@ -104,10 +113,40 @@ def escape(text: object, most: int = 10_000) -> str:
     )
 
 
+def shorten_words(text: str) -> str:
+    """Return a message with words that nobody reads to the end, such as a value of a thousand
+    digits, shortened in the middle."""
+    return _LONG_WORD.sub(lambda word: escape(word[0], _MAX_WORD), text)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" with the most similar of the known names; "" if none is."""
-    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    """Return "; did you mean X?" with the nearest of the known names; "" if none is near."""
+    near = find_near(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def find_near(name: str, known: Iterable[str], similarity: float = 0.0) -> str | None:
+    """Return the name that a misspelt one probably stands for, or None.
+
+    Letters may be in the other case, and `-` stands for `_`. A name may be a word of the known one,
+    or its beginning (batch of batch_size), unless a `similarity` above that of difflib's default is
+    requested.
+    """
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(_fold(candidate), candidate)
+    key = _fold(name[:MAX_NAME_CHARACTERS])
+    near = difflib.get_close_matches(key, folded, 1, similarity or _SIMILARITY)
+    if not near and not similarity and len(key) >= _MIN_WORD:
+        near = sorted(
+            (other for other in folded if other.startswith(key) or key in _WORDS.split(other)),
+            key=len,
+        )
+    return folded[near[0]] if near else None
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("-", "_").lstrip("_")
 
 
 def escape_lines(text: str) -> str:

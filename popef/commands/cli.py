@@ -46,7 +46,9 @@ def make_parser() -> Parser:
     )
     text = "check files against every rule of FORMAT.md; print one line per finding"
     command = parser.add_command("verify", _verify, text, examples=examples)
-    command.add_path("files", nargs="+", metavar="FILE", help="PopEF files of one model")
+    command.add_path(
+        "files", nargs="+", reads="file", metavar="FILE", help="PopEF files of one model"
+    )
     command.add_argument("--strict", action="store_true", help="fail on warnings too")
     command.add_argument(
         "--json", action="store_true", help="print one JSON document instead of lines"
@@ -58,7 +60,7 @@ def make_parser() -> Parser:
     )
     text = "write payloads: arrays as .npy, executables decompressed, metadata as JSON"
     command = parser.add_command("extract", _extract, text, examples=examples)
-    command.add_path("file", metavar="FILE")
+    command.add_path("file", reads="file", metavar="FILE")
     command.add_argument(
         "--blob",
         type=count,
@@ -80,15 +82,15 @@ def make_parser() -> Parser:
     text = "compare two files, blob by blob and field by field; exit 1 if they differ"
     examples = ("popef diff old.popef new.popef",)
     command = parser.add_command("diff", _diff, text, examples=examples)
-    command.add_path("first", metavar="FIRST")
-    command.add_path("second", metavar="SECOND")
+    command.add_path("first", reads="file", metavar="FIRST")
+    command.add_path("second", reads="file", metavar="SECOND")
     command.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
         examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
         text = f"write files again with every executable {done}"
         command = parser.add_command(name, _recode, text, examples=examples)
-        command.add_path("files", nargs="+", metavar="FILE")
+        command.add_path("files", nargs="+", reads="file", metavar="FILE")
         command.add_path(
             "-o",
             "--output",
@@ -100,13 +102,13 @@ def make_parser() -> Parser:
     examples = ("popef merge executable.popef weights.popef -o model.popef",)
     text = "merge the blobs of several files into one"
     command = parser.add_command("merge", _merge, text, examples=examples)
-    command.add_path("files", nargs="+", metavar="FILE")
+    command.add_path("files", nargs="+", reads="file", metavar="FILE")
     command.add_path("-o", "--output", required=True, metavar="FILE", help="output file")
 
     examples = ("popef split model.popef --by data -o parts",)
     text = "split the blobs of one file into several"
     command = parser.add_command("split", _split, text, examples=examples)
-    command.add_path("file", metavar="FILE")
+    command.add_path("file", reads="file", metavar="FILE")
     command.add_argument(
         "--by",
         choices=("model", "data", "blob"),

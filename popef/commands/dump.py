@@ -50,7 +50,7 @@ def make_parser() -> Parser:
         ),
     )
     parser.set_defaults(run=_print)
-    parser.add_path("file", help="PopEF file")
+    parser.add_path("file", reads="file", help="PopEF file")
     parser.add_argument("-m", "--metadata", action="store_true", help="print only the metadata")
     parser.add_argument(
         "--all", action="store_true", help="also summarise the values of tensor and feed data"

@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = "ONNX file, or PopEF file or model folder, which is not measured"
-    parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
+    parser.add_path("model", reads="path", type=Path, metavar="MODEL", help=model_help)
     systems_help = (
         "chips to model, separated by commas; 4xbow is four IPUs "
         f"(default: {','.join(DEFAULT_CHIPS)})"

@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = "model folder of a Triton repository, whose newest version counts, or PopEF file"
-    parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
+    parser.add_path("model", reads="path", type=Path, metavar="MODEL", help=model_help)
     output_help = "model folder to write; with --to onnx, the file"
     parser.add_path("output", type=Path, metavar="OUTPUT", help=output_help)
     to_help = (

@@ -17,7 +17,7 @@ from simipu.numerics import QUARTERS
 from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.sessions import load_session
 
-from popef._tools.text import escape
+from popef._tools.text import did_you_mean, escape
 from poplar_triton.errors import ExportError
 
 ROWS = -1
@@ -127,8 +127,8 @@ def _find_model(path: Path) -> tuple[Path | None, int, dict[str, Any], Path]:
     )
     if config.get("backend", "poplar") != "poplar":
         raise ExportError(
-            f'{escape(file)}: expected backend "poplar", found {escape(config["backend"])!r}; '
-            "the model needs no export"
+            f'{escape(file)}: expected backend "poplar", found {escape(config["backend"])!r}'
+            f"{did_you_mean(config['backend'], ['poplar']) or '; the model needs no export'}"
         )
     config.setdefault("name", path.resolve().name)
     return path, version, config, path / str(version)

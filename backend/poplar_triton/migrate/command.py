@@ -34,6 +34,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_path(
         "repository",
         folder=True,
+        reads="folder",
         type=Path,
         metavar="REPOSITORY",
         help="model repository of a Graphcore SDK, or one of its model folders",
@@ -42,9 +43,18 @@ def add_arguments(parser: Parser) -> None:
         "folders or files with ONNX models, SavedModels and PyTorch files, which are searched with "
         "all folders in them (default: the repository itself)"
     )
-    add("--graphs", nargs="+", type=Path, default=[], metavar="FOLDER", help=graphs_help)
+    parser.add_path(
+        "--graphs",
+        folder=True,
+        reads="path",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help=graphs_help,
+    )
     write_help = "write a repository with the models that run; the given one is not changed"
-    add("--write", type=Path, metavar="OUTPUT", help=write_help)
+    parser.add_path("--write", folder=True, type=Path, metavar="OUTPUT", help=write_help)
     link_help = "with --write: make links to graphs, do not copy them"
     add("--link", action="store_true", help=link_help)
     check_help = (
@@ -53,7 +63,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--check", action="store_true", help=check_help)
     add("--json", action="store_true", help="machine-readable")
-    add("--html", type=Path, metavar="FILE", help="write the table as a page, too")
+    html_help = "write the table as a page, too"
+    parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
     for option in LIMITS:
         option.add_to(parser)
 

@@ -35,6 +35,8 @@ from simipu import known_chips
 
 from popef._tools.arguments import Parser, count, positive, whole_number
 from popef._tools.console import UsageError, naming, print_line
+from popef._tools.file_kinds import did_you_mean_path
+from popef._tools.text import did_you_mean
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
@@ -122,7 +124,8 @@ def add_arguments(parser: Parser) -> None:
         "ONNX file (weights may be missing), PopEF file compiled by poprt, or model folder of a "
         "Triton repository; with --output, several of them and folders of models"
     )
-    parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
+    parser.checks_inputs_itself = True
+    parser.add_path("model", reads="path", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"chip: {known_chips()} (default: c600; PopEF: the compiled one)"
     precision_help = (
         "type of weights and arithmetic, as for poprt; fp32 keeps the model's own types "
@@ -233,12 +236,14 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
             _change(points[0], options)  # raise a usage error before any work
+        options.parser.check_inputs(options)
         return supervised(_run_one)(options)
     _refuse(
         options,
         (*_OUTPUT, *_SUGGEST, "compare"),
         "applies to one model and cannot be combined with --output",
     )
+    options.parser.check_inputs(options)
     return bulk.run(options, points)
 
 
@@ -356,24 +361,28 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
 
     Ends the process with status 2 and a line on stderr for what is neither a model nor settings.
     """
-    pairs = [pair.partition("=") for pair in options.compare.split(",")]
-    names = [name for name, _, _ in pairs]
-    if not set(names) <= {*_AXES, *_COST}:
-        raise UsageError(
-            f"--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of "
-            f"{', '.join((*_AXES, *_COST))}; found {options.compare!r}"
-        )
-    words = []
-    for name, _, value in pairs:
-        is_flag = name in _COST and _COST[name].takes.form is Form.FLAG
-        if is_flag and value != "true":
-            raise UsageError(f"--compare: expected {name}=true, found {value!r}; omit it for false")
-        words.append(f"--{name}" if is_flag else f"--{name}={value}")
-    parser: Parser = options.parser
-    read = vars(parser.parse_args([*map(str, options.model), *words]))
-    changed = {name: read[name] for name in names if name in _COST}
-    axes = {name: read[name] for name in names if name in _AXES}
+    if "=" not in options.compare:
+        hint = did_you_mean_path(options.compare) or did_you_mean(options.compare, _COMPARED)
+        raise UsageError(f"{_EXPECTED}; found {options.compare!r}{hint}")
+    values = dict(_read_setting(pair, options.parser) for pair in options.compare.split(","))
+    changed = {name: value for name, value in values.items() if name in _COST}
+    axes = {name: value for name, value in values.items() if name in _AXES}
     return replace(point, options={**point.options, **changed}, **axes)
+
+
+def _read_setting(pair: str, parser: Parser) -> tuple[str, Any]:
+    """Return the name and the value of a setting of --compare."""
+    name, _, value = pair.partition("=")
+    if name not in _COMPARED:
+        raise UsageError(f"{_EXPECTED}; found {pair!r}{did_you_mean(name, _COMPARED)}")
+    if name in _COST and _COST[name].takes.form is Form.FLAG:
+        if value != "true":
+            raise UsageError(f"--compare: expected {name}=true, found {value!r}; omit it for false")
+        return name, True
+    try:
+        return name, parser.read_value(f"--{name}", value)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"--compare: {name}: {error.message}") from None
 
 
 def _print(
@@ -452,7 +461,8 @@ def _axis(text: str) -> Axis:
     name, separator, values = text.partition("=")
     if not separator or name not in _AXES:
         raise argparse.ArgumentTypeError(
-            f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}"
+            f"expected NAME=VALUE,VALUE with a name of {', '.join(_AXES)}, found {text!r}"
+            f"{did_you_mean(name, _AXES)}"
         )
     try:
         return name, tuple(_AXES[name](value) for value in values.split(","))
@@ -464,6 +474,7 @@ def _precision(text: str) -> str:
     if text not in PRECISIONS:
         raise argparse.ArgumentTypeError(
             f"precision {text!r} is not known; known are {', '.join(PRECISIONS)}"
+            f"{did_you_mean(text, PRECISIONS)}"
         )
     return text
 
@@ -473,3 +484,8 @@ _AXES: dict[str, Callable[[str], str | int]] = {
     "target": read_chip,
     "precision": _precision,
 }
+_COMPARED = (*_AXES, *_COST)
+"""Names of the settings that --compare takes."""
+_EXPECTED = "--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of " + ", ".join(
+    _COMPARED
+)

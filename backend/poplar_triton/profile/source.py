@@ -20,7 +20,7 @@ from model_runtime import read_model
 from onnxgraph import find_folders, find_inputs, has_data, iter_nodes
 from poprt import CompilerOptions, Converter
 from poprt.compile import cost_options
-from poprt.frontend import OnnxFrontend, check_standard
+from poprt.frontend import OnnxFrontend, check_standard, describe_invalid
 from poprt.passes import check_names, get_pass
 from poprt.profiling import Profile, find_precision, make_profile
 from poprt.triton import read_config
@@ -34,7 +34,6 @@ from simipu import (
 )
 from simipu.cost import CostOptions
 
-from popef._tools.file_kinds import ONNX, explain
 from popef._tools.text import escape
 from poplar_triton.profile.weightless import strip_weights
 
@@ -153,8 +152,7 @@ class OnnxSource:
         try:
             self._model = onnx.load(file, format="protobuf", load_external_data=False)
         except DecodeError as error:
-            what = explain(file, ONNX)
-            raise CompileError(f"{file} is not a valid ONNX model: {error}{what}") from error
+            raise CompileError(describe_invalid(file, error)) from error
         for name in ("spell_domains", "inline_custom_operators", "check_operators"):
             self._model = get_pass(name)(self._model)
         strip_weights(self._model, find_folders(file))
@@ -200,9 +198,7 @@ class OnnxSource:
         try:
             check_standard(self._model, empty)
         except (onnx.checker.ValidationError, ValueError) as error:
-            raise CompileError(
-                f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}"
-            ) from error
+            raise CompileError(describe_invalid(self.file, error)) from error
 
 
 @dataclass(slots=True)

@@ -194,11 +194,11 @@ def install(backends: Path) -> Path:
     The server's own Python runs it, so this project must be installed there. Raises ServerError
     unless `backends` holds the generic python backend that Python-based backends run on.
     """
-    if not (backends / "python" / "libtriton_python.so").is_file():
+    if not (backends / "python" / LIBRARY).is_file():
         raise ServerError(
-            f"{backends} does not contain python/libtriton_python.so; give the backend directory "
-            "of a Triton server with the Python backend, in NVIDIA's images "
-            "/opt/tritonserver/backends"
+            f"{backends}: expected the backend directory of a Triton server with the Python "
+            f"backend, found no python/{LIBRARY} in it; `find / -name {LIBRARY}` shows where one "
+            "is: give the folder of its folder"
         )
     file = backends / "poplar" / "model.py"
     file.parent.mkdir(exist_ok=True)

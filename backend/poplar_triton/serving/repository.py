@@ -4,14 +4,32 @@ addresses of remote stores."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from popef._tools.text import find_shell_fault
+from popef._tools.text import escape, find_near, find_shell_fault
 from poplar_triton.errors import ServerError
 
 MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")
 """Prefixes of repositories from which Triton itself copies models."""
+_KNOWN = {
+    "backend": (
+        "poplar python onnxruntime openvino pytorch tensorflow tensorrt tensorrtllm vllm dali fil "
+        "identity repeat square ensemble"
+    ).split(),
+    "platform": (
+        "onnxruntime_onnx pytorch_libtorch tensorflow_savedmodel tensorflow_graphdef tensorrt_plan "
+        "ensemble"
+    ).split(),
+}
+"""Names of Triton's own backends and platforms, and of ours, by the field that has them."""
+_MIN_SIMILARITY = 0.75
+"""Minimum similarity (difflib) at which a name is a misspelling."""
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_QUOTED = 100
+_WORD = re.compile(r"""#[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\w+|[^\s\w]""")
+"""Comment, text in quotes, name or number, or another character of a configuration."""
 _STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
 
 
@@ -62,6 +80,41 @@ def check_paths(repository: Path) -> None:
     for path in (repository, *filter(is_model_folder, folders)):
         if fault := find_shell_fault(str(path)):
             raise ServerError(f"{path}: {fault}; rename it, or serve a link to it (ln -s)")
+
+
+def check_backends(repository: Path) -> None:
+    """Raise ServerError for a model whose backend or platform is a misspelt known one.
+
+    Triton would try to load it again and again while the server starts. Other unknown names may be
+    backends that somebody has installed.
+    """
+    for folder in sorted(filter(Path.is_dir, repository.iterdir())):
+        file = folder / MODEL_FILE
+        if not file.is_file():
+            continue
+        for field, value in _iter_top_fields(file):
+            near = find_near(value, _KNOWN[field], _MIN_SIMILARITY)
+            if near is not None and near != value:
+                raise ServerError(
+                    f"{file}: {field} {escape(repr(value), _MAX_QUOTED)} is not known; did you "
+                    f"mean {near}?"
+                )
+
+
+def _iter_top_fields(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the fields `backend` and `platform` of a model's configuration with their values.
+
+    The text is only split into words: its parser, which needs protobuf and numpy, would stay in the
+    memory of the server's supervisor. Triton itself reports a file that it cannot read.
+    """
+    with file.open("rb") as stream:
+        text = stream.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    depth = 0
+    words = [match[0] for match in _WORD.finditer(text) if not match[0].startswith("#")]
+    for word, after, value in zip(words, words[1:], words[2:], strict=False):
+        depth += (word in "{[") - (word in "}]")
+        if depth == 0 and word in _KNOWN and after == ":" and value[0] in "\"'":
+            yield word, value[1:-1]
 
 
 def is_model_folder(folder: Path) -> bool:

@@ -41,7 +41,12 @@ from poplar_triton.serving.options import (
     make_absolute,
     make_http_headers,
 )
-from poplar_triton.serving.repository import check_paths, check_repository, is_remote
+from poplar_triton.serving.repository import (
+    check_backends,
+    check_paths,
+    check_repository,
+    is_remote,
+)
 from poplar_triton.serving.server_resources import ServerResources
 from poplar_triton.serving.traffic import describe_listener
 
@@ -194,6 +199,7 @@ class TritonServer:
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
             check_paths(Path(self.model_repository))
+            check_backends(Path(self.model_repository))
         self._resources = ServerResources()
         try:
             self._prepare(self._resources.folder)

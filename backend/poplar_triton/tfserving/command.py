@@ -88,6 +88,7 @@ def _add_models(parser: Parser) -> None:
     parser.add_path(
         "model_repository",
         folder=True,
+        reads="folder",
         type=Path,
         nargs="?",
         metavar="MODEL_REPOSITORY",
@@ -96,9 +97,8 @@ def _add_models(parser: Parser) -> None:
     _add_file(parser, "--model_config_file", "ModelServerConfig in protobuf text format")
     parser.add_argument(
         "--model_name",
-        default="default",
         metavar="NAME",
-        help="model name for --model_base_path (default: %(default)s)",
+        help="model name for --model_base_path (default: default)",
     )
     parser.add_path(
         "--model_base_path", folder=True, type=Path, metavar="FOLDER", help="folder of one model"
@@ -174,7 +174,7 @@ def _add_triton(parser: Parser) -> None:
 
 
 def _add_file(parser: Parser, name: str, text: str) -> None:
-    parser.add_path(name, type=Path, metavar="FILE", help=text)
+    parser.add_path(name, reads="file", type=Path, metavar="FILE", help=text)
 
 
 def _add_switch(parser: Parser, name: str, text: str) -> None:
@@ -266,6 +266,11 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
             raise UsageError(
                 "--triton: cannot be combined with local models, only with --model_config_file"
             )
+    elif options.model_name is not None and options.model_base_path is None:
+        raise UsageError(
+            "--model_name requires --model_base_path, the folder of the one model to serve; "
+            "MODEL_REPOSITORY serves all its models by the names of their folders"
+        )
     elif len(given) != 1:
         raise UsageError(
             "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and "
@@ -274,9 +279,10 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     if options.model_config_file is not None:
         return read_model_configs(options.model_config_file)
     if options.model_base_path is not None:
-        if fault := find_name_fault(options.model_name):
+        name = "default" if options.model_name is None else options.model_name
+        if fault := find_name_fault(name):
             raise UsageError(f"--model_name: {fault}")
-        return [ModelSource(options.model_name, options.model_base_path.resolve())]
+        return [ModelSource(name, options.model_base_path.resolve())]
     return [] if options.model_repository is None else _list_repository(options.model_repository)
 
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from popef._tools.arguments import Parser, positive, whole_number
 from popef._tools.console import naming, print_line
 from popef._tools.staging import StagedFile
-from popef._tools.text import escape, name_some
+from popef._tools.text import did_you_mean, escape, name_some
 from popef._tools.zero_requests import ZeroInput, make_inputs
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, ServerError
@@ -78,7 +78,9 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = "model folder of a Triton repository"
-    parser.add_path("model", folder=True, type=Path, metavar="MODEL", help=model_help)
+    parser.add_path(
+        "model", folder=True, reads="folder", type=Path, metavar="MODEL", help=model_help
+    )
     budget_help = "time for all measurements and loads, in seconds (default: %(default)d)"
     add("--budget-seconds", type=positive, default=120, metavar="N", help=budget_help)
     clients_help = "number of clients that send requests at once (default: %(default)d)"
@@ -104,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
     if config.backend not in ("", "poplar"):
         raise CommandError(
             f'{escape(file)}: expected backend "poplar", found {escape(config.backend)!r}'
+            f"{did_you_mean(config.backend, ['poplar'])}"
         )
     config.backend = "poplar"
     current = read_candidate(config)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from simipu.errors import SimIpuError
 
 from popef._tools.console import UsageError, print_line, run
+from popef._tools.file_kinds import check_input
 from popef._tools.lazy import importing
 from poprt._names import QUANTISED_PRECISIONS
 from poprt.cli.option_table import OPTIONS
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _begin(options: argparse.Namespace) -> int:
     """Complete and check the options, then run the command."""
     if options.config_yaml is not None:
+        check_input(options.config_yaml, "file")
         words, models = read_arguments(options.config_yaml, options.parser)
         guard, own_process, given = options.guard, options.own_process, options.given
         options = options.parser.parse_args([*words, *given])
@@ -51,6 +53,8 @@ def _begin(options: argparse.Namespace) -> int:
         _refuse(each)
     if not options.list_all_passes:
         _check(options)
+    for each in (options, *options.fused):
+        each.parser.check_inputs(each)
     with importing():
         from poprt.cli import conversion
 

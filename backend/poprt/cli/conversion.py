@@ -106,6 +106,8 @@ def load_own_code(options: argparse.Namespace) -> None:
 def convert(options: argparse.Namespace) -> int:
     """Do what the checked options say, and return the exit status."""
     load_own_code(options)
+    path = options.data_preprocess
+    options.calibration_data = None if path is None else read_calibration_data(path)
     if options.show:
         for each in options.fused or [options]:
             _show(each.source.open_model())
@@ -222,9 +224,7 @@ def _compile(
         compiler_options,
         batch_axis=options.batch_axis or 0,
         float_model=whole,
-        calibration_data=read_calibration_data(options.data_preprocess)
-        if options.data_preprocess
-        else None,
+        calibration_data=options.calibration_data,
     )
 
 

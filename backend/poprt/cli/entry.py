@@ -17,7 +17,15 @@ from typing import Any
 
 from simipu import LoadError, OperatorLibrary, find_target
 
-from popef._tools.arguments import Parser, count, positive, split_names
+from popef._tools.arguments import (
+    MAX_NUMBER,
+    Input,
+    Parser,
+    count,
+    positive,
+    split_names,
+    whole_number,
+)
 
 
 class Form(Enum):
@@ -74,7 +82,10 @@ class Takes:
 
 _NO_USE = Use(0)
 FLAG, VALUE = Takes(Form.FLAG), Takes(Form.VALUE)
-NUMBER, COUNT, INTEGER = (Takes(Form.VALUE, "N", kind) for kind in (positive, count, int))
+NUMBER, COUNT, INTEGER = (
+    Takes(Form.VALUE, "N", kind)
+    for kind in (positive, count, whole_number(-MAX_NUMBER, MAX_NUMBER))
+)
 """Number of at least 1, of at least 0, and any whole number."""
 FILE, FOLDER = Takes(Form.PATH, "FILE"), Takes(Form.FOLDER, "DIR")
 NAMES, NODES, PASSES, FILES = (Takes(Form.NAMES, name) for name in ("NAME", "NODE", "PASS", "FILE"))
@@ -94,6 +105,11 @@ class Option:
     """Value if the option is not given. Flags are False and lists are empty without it."""
     aliases: Sequence[str] = ()
     """Further spellings, with their dashes."""
+    synonyms: Sequence[str] = ()
+    """Names of other commands or tools for the same, with their dashes; they only occur in
+    advice."""
+    reads: Input | None = None
+    """What a path that the command reads must be; None for other options."""
     dest: str = ""
     """Attribute of the parsed options; "" means `name`."""
     passed_as: str = ""
@@ -128,13 +144,15 @@ class Option:
         short = [alias for alias in self.aliases if not alias.startswith("--")]
         names = [*short, self.long_name, *(alias for alias in self.aliases if alias not in short)]
         facts: dict[str, Any] = {"dest": self.attribute, "help": self._help()}
+        parser.synonyms.update(dict.fromkeys(self.synonyms, self.long_name))
         if self.takes.form is Form.FLAG:
             parser.add_argument(*names, action="store_true", **facts)
             return
         facts |= {"type": self.takes.type, "metavar": self.takes.metavar, "default": self.default}
         if self.takes.form in _PATHS:
             facts["type"] = self.takes.type or Path
-            parser.add_path(*names, folder=self.takes.form is Form.FOLDER, **facts)
+            is_folder = self.takes.form is Form.FOLDER
+            parser.add_path(*names, folder=is_folder, reads=self.reads, **facts)
             return
         if self.takes.form in _LISTS:
             facts |= {"nargs": "+", "default": [] if self.default is None else self.default}

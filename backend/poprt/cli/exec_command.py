@@ -128,7 +128,14 @@ def make_parser() -> Parser:
         description="Run a PopEF file on random inputs and print latency and throughput.",
         examples=_EXAMPLES,
     )
-    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="PopEF file to run")
+    command.add_path(
+        "--popef",
+        reads="file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="PopEF file to run",
+    )
     for option in _OPTIONS:
         option.add_to(command)
     command.set_defaults(run=_run)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from simipu.target import known_chips
 
-from popef._tools.arguments import proportion
+from popef._tools.arguments import proportion, whole_number
 from poprt._names import IO_PRECISIONS, PRECISIONS
 from poprt.cli.entry import (
     COUNT,
@@ -48,12 +48,15 @@ _MODEL = (
         Takes(Form.PATH, "PATH"),
         MODEL,
         aliases=("-i",),
+        synonyms=("--model", "--onnx"),
+        reads="path",
     ),
     Option(
         "config_yaml",
         "YAML file of options by long name; the command line takes precedence; model_fusion lists "
         "models",
         FILE,
+        reads="file",
     ),
     Option(
         "framework",
@@ -89,7 +92,7 @@ _MODEL = (
     Option(
         "max_tensor_size",
         "size limit of tensors that constant folding creates; -1: no limit (default: %(default)s)",
-        Takes(Form.VALUE, "BYTES", int),
+        Takes(Form.VALUE, "BYTES", whole_number(-1, 1 << 62)),
         CONVERTER,
         default=-1,
     ),
@@ -154,6 +157,7 @@ _PRECISION = (
         "samples by input name, along the first axis: an .npz file, a folder of .npy files, or a "
         "pickled dict; used to calibrate fp8 and to check a half-precision model for overflow",
         Takes(Form.PATH, "PATH"),
+        reads="path",
     ),
     Option(
         "calibration_with_data",
@@ -303,6 +307,7 @@ _CHIP = (
         f"chip: {known_chips()} (default: c600, Poplar's ipu21)",
         Takes(Form.VALUE, "NAME", read_chip),
         COMPILER | RECIPE,
+        synonyms=("--target", "--chip", "--device"),
     ),
     Option(
         "available_memory_proportion",
@@ -353,6 +358,7 @@ _CHIP = (
         "YAML list of node, device and stage: which IPU runs what (compile with num_ipus and "
         "virtual_graph_mode=manual)",
         FILE,
+        reads="file",
     ),
     Option("only_manual_sharding", "only shard the model, without a conversion", FLAG),
     Option("perf_tuner", "", FLAG, refused="not implemented in the real tool either"),
@@ -360,7 +366,9 @@ _CHIP = (
 
 _OUTPUT = (
     Option("export_popef", "write executable.popef (and weights.popef) into output_dir", FLAG),
-    Option("output_dir", "output folder (default: %(default)s)", FOLDER, default="./"),
+    Option(
+        "output_dir", "output folder (default: %(default)s)", FOLDER, default="./", synonyms=("-o",)
+    ),
     Option(
         "output_model",
         "file name of the converted ONNX model in output_dir",

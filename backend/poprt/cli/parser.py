@@ -37,6 +37,7 @@ def make_parser() -> Parser:
         version=describe_poprt(),
         examples=_EXAMPLES,
     )
+    parser.checks_inputs_itself = True
     for option in OPTIONS.values():
         option.add_to(parser)
     return parser
@@ -178,7 +179,7 @@ def _read(file: Path) -> Any:
             raise UsageError(f"{file}: expected at most {_MAX_BYTES} bytes of options")
         if substitute := recognize_substitute(text[:HEAD_BYTES]):
             raise UsageError(f"{file}: expected YAML, found {substitute}")
-        found = yaml.safe_load(text) or {}
+        found = yaml.safe_load(text)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -188,7 +189,7 @@ def _read(file: Path) -> Any:
 
 
 def _words(file: Path, option: str, value: Any) -> list[str]:
-    if value is None or value is False:
+    if value is None or value is False or value == "":
         return []
     if value is True:
         return [option]

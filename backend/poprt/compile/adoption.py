@@ -44,7 +44,7 @@ from simipu import (
 from simipu.cost import Estimate
 from simipu.numerics import Numerics
 
-from popef._tools.file_kinds import ONNX, explain
+from popef._tools.file_kinds import ONNX, describe_found
 from poprt.compile.executable import make_main
 from poprt.passes.inlining.custom_operators import InlineCustomOperators
 from poprt.pipeline import estimate
@@ -81,7 +81,7 @@ def adopt_graph(
         drop_weight_inputs(model)
         list_outputs_once(model.graph)
     except (OSError, DecodeError, GraphError, CompileError) as error:
-        what = f"{error}{explain(path, ONNX)}"
+        what = describe_found(path, ONNX, error)
         raise LoadError(f"graph {path}: expected an ONNX model, found {what}") from error
     streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)
     _check_complete(model.graph, streams, path)

@@ -7,7 +7,13 @@ from typing import Any
 
 from simipu import CompileError
 
-from poprt.frontend.frontends import Model, OnnxFrontend, check_standard, read_model
+from poprt.frontend.frontends import (
+    Model,
+    OnnxFrontend,
+    check_standard,
+    describe_invalid,
+    read_model,
+)
 from poprt.frontend.tensorflow_frontend import TensorflowFrontend
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "OnnxFrontend",
     "TensorflowFrontend",
     "check_standard",
+    "describe_invalid",
     "get_frontend",
     "read_model",
 ]

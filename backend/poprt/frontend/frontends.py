@@ -40,7 +40,7 @@ from onnxgraph import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from popef._tools.file_kinds import ONNX, explain, explain_bytes
+from popef._tools.file_kinds import ONNX, describe_found, did_you_mean_path
 from popef._tools.text import did_you_mean
 
 
@@ -66,7 +66,9 @@ class OnnxFrontend:
         path = Path(dir_or_name or self.path)
         if not path.is_dir():
             if not path.is_file():
-                raise CompileError(f"input model {path}: no such file")
+                what = "something that is no file" if path.exists() else "no such file"
+                hint = did_you_mean_path(str(path))
+                raise CompileError(f"input model {path}: {what}{hint}")
             return path
         # glob would find nothing in a folder that cannot be read
         files = sorted(each for each in path.iterdir() if each.suffix == ".onnx")
@@ -105,10 +107,17 @@ class OnnxFrontend:
             model = open_model(file)
             check_standard(model, {t.name for t in model.graph.initializer if is_outlined(t)})
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
-            text = " ".join(str(error).split())
-            what = explain(file, ONNX)
-            raise CompileError(f"{file} is not a valid ONNX model: {text}{what}") from error
+            raise CompileError(describe_invalid(file, error)) from error
         return model
+
+
+def describe_invalid(file: Path, error: object) -> str:
+    """Return the error about a file that is no valid ONNX model: what it is instead, or else the
+    error of its parser."""
+    other = describe_found(file, ONNX, "")
+    if other:
+        return f"{file}: expected an ONNX model, found {other}"
+    return f"{file} is not a valid ONNX model: {' '.join(str(error).split())}"
 
 
 def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
@@ -189,7 +198,7 @@ def read_model(model: Model) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(model)
     except DecodeError as error:
-        what = f"{error}{explain_bytes(model, ONNX)}"
+        what = describe_found(model, ONNX, error)
         text = f"{len(model)} bytes: expected a serialised ONNX model, found {what}"
         raise CompileError(text) from error
 

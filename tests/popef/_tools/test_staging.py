@@ -59,7 +59,9 @@ def test_a_folder_in_the_way_is_found_before_anything_is_replaced(folder: Path) 
             staging.open(folder / "z").write(b"new")
 
     (folder / "z").mkdir()
-    with pytest.raises(IsADirectoryError, match="z: expected a file to replace, found a folder"):
+    with pytest.raises(
+        IsADirectoryError, match="expected a file to replace, found a folder: '.*z'"
+    ):
         replace()
     assert (folder / "a").read_text() == "old"
     assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "c", "z"]

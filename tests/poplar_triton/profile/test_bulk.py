@@ -261,7 +261,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     }
     assert "needs more than its limit of 300 MiB of memory; --memory_limit raises" in found["large"]
     assert "nothing ends it before" in found["loop"]
-    assert "text.onnx is not a valid ONNX model" in found["text"]
+    assert "text.onnx: expected an ONNX model" in found["text"]
     assert "cut.popef" in found["cut"]
 
 
@@ -436,7 +436,7 @@ def test_shapes_are_given_to_the_models_that_have_the_input(run, tmp_path):
 
 def test_paths_that_are_not_there_end_the_call(models, run, tmp_path):
     (tmp_path / "empty").mkdir()
-    for path, what in (("gone.onnx", "found neither"), ("empty", "found none")):
+    for path, what in (("gone.onnx", "No such file"), ("empty", "found none")):
         status, _, err = run(models, tmp_path / path)
         assert status == 1
         assert str(tmp_path / path) in err

@@ -256,10 +256,7 @@ def test_a_failed_build_shows_what_its_program_said_before_the_reason(
 def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
     (tmp_path / "python").mkdir()
     assert cli.main(["install", str(tmp_path)]) == 1
-    assert (
-        "does not contain python/libtriton_python.so; give the backend directory"
-        in capsys.readouterr().err
-    )
+    assert "found no python/libtriton_python.so in it" in capsys.readouterr().err
     assert not (tmp_path / "poplar").exists()
     (tmp_path / "python" / "libtriton_python.so").touch()
     for _ in range(2):  # it replaces an earlier one

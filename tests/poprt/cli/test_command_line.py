@@ -94,12 +94,17 @@ def test_a_run_says_three_things_and_of_which_machine(model, capsys):
     assert "this machine's CPU" in note
 
 
-def test_names_of_inputs_that_the_model_lacks_are_warned_of(model, tmp_path, caplog):
+def test_names_of_inputs_beside_those_of_the_model_are_warned_of(model, tmp_path, caplog):
     """packed_bert_example of the published scripts names such inputs."""
-    assert (
-        poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1", "--output_dir", tmp_path) == 0
-    )
+    assert poprt("-i", model, "--input_shape", "x=2,4", "q=1", "--output_dir", tmp_path) == 0
     assert "input_shape names 'q', which is ignored; the model's inputs are x" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "advice"), [("q", ""), ("X", "; did you mean x?")])
+def test_a_misspelt_name_of_an_input_is_an_error_with_the_names(model, capsys, name, advice):
+    assert poprt("-i", model, "--batch_size", 2, "--input_shape", f"{name}=2,4") == 1
+    expected = f"input_shape names {name!r}; the model's inputs are x{advice}\n"
+    assert capsys.readouterr().err.endswith(expected)
 
 
 def test_without_a_model_there_is_nothing_to_do(capsys):
@@ -240,7 +245,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(
         ("compiler_options: {a: {b: c}}", "--compiler_options: 'a': expected one value"),
         ("passes: [" + "a," * 20_000 + "]", "--passes: expected a value"),
         ("# " + "x" * (2 << 20), "expected at most 1048576 bytes"),
-        ("precision: fp12", "argument --precision: invalid choice"),
+        ("precision: fp12", "argument --precision: expected one of fp32, fp16"),
         pytest.param("[" * 5_000, "is not valid YAML", marks=pytest.mark.slow),
         (BOMB.replace("a39:", "passes:"), "is no option of poprt"),
     ],
@@ -252,7 +257,7 @@ def test_a_file_of_options_that_is_wrong_is_refused(text, reason, tmp_path, caps
 
 
 def test_a_file_of_options_that_is_not_there_is_named(capsys):
-    assert poprt("--config_yaml", "absent.yaml") == 2
+    assert poprt("--config_yaml", "absent.yaml") == 1
     assert "absent.yaml: No such file" in capsys.readouterr().err
 
 

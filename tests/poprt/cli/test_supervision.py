@@ -84,8 +84,9 @@ def _descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_wrong_call_stays_one() -> None:
-    done = run(*POPRT, "-i", "x.onnx", "--compiler_options", "num_ipus=0")
+def test_a_wrong_call_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").touch()
+    done = run(*POPRT, "-i", str(tmp_path / "x.onnx"), "--compiler_options", "num_ipus=0")
     assert done.returncode == 2
     assert (
         done.stderr
@@ -95,10 +96,11 @@ def test_a_wrong_call_stays_one() -> None:
 
 def test_a_crash_is_one_line(tmp_path: Path) -> None:
     """The signal stands for C++ code that a model crashes."""
+    (tmp_path / "x.onnx").touch()
     script = (
         "import os, sys; from poprt import cli, frontend\n"
         "frontend.OnnxFrontend.open_model = lambda *words: os.kill(os.getpid(), 11)\n"
-        "sys.argv = ['poprt', '-i', 'x.onnx']; sys.exit(cli.main())"
+        f"sys.argv = ['poprt', '-i', {str(tmp_path / 'x.onnx')!r}]; sys.exit(cli.main())"
     )
     done = run(sys.executable, "-c", script)
     assert done.returncode == 1

@@ -396,8 +396,8 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--input_model", "none.onnx"], 1, "poprt: error: input model none.onnx: no such file"),
-        (["--input_model", "bad.onnx"], 1, "is not a valid ONNX model"),
+        (["--input_model", "none.onnx"], 1, "poprt: error: --input_model: none.onnx: No such file"),
+        (["--input_model", "bad.onnx"], 1, "expected an ONNX model, found a text file"),
         (["--input_model", "m.onnx"], 1, "variable shapes must be fixed at compile time: 'x'"),
         (["--input_model", "m.onnx", "--input_shape", "x=a"], 2, "expected NAME=d0,d1"),
         (
@@ -411,7 +411,7 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
             "num_ipus: expected 1 to 65536, found 0; see poprt",
         ),
         ([], 2, "-i/--input_model; see poprt --help"),
-        (["--input_model", "m.onnx", "--precision", "fp7"], 2, "invalid choice: 'fp7'"),
+        (["--input_model", "m.onnx", "--precision", "fp7"], 2, "found 'fp7'; did you mean fp8?"),
         (
             ["--input_model", "m.onnx", "--preci", "fp16"],
             2,

@@ -34,6 +34,7 @@ from onnxgraph import (
 )
 from simipu import CompileError
 
+from popef._tools.text import did_you_mean
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.weights import MAXIMUM_IR_VERSION
 
@@ -83,7 +84,8 @@ def check_known(option: str, given: Iterable[str], known: Collection[str], what:
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise CompileError(
-            f"{option} names {unknown[0]!r}; the model's {what} are {', '.join(known)}"
+            f"{option} names {unknown[0]!r}; the model's {what} are "
+            f"{', '.join(known) or 'none'}{did_you_mean(unknown[0], known)}"
         )
 
 

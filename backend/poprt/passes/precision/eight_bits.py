@@ -40,6 +40,7 @@ from simipu.numerics import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
+from popef._tools.text import did_you_mean
 from poprt.rewrite.base import Pass, Stage, register
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
@@ -180,7 +181,10 @@ class FloatToFp8(Pass):
         for what, names in given.items():
             unknown = sorted(set(names) - set(known))
             if unknown:
-                raise CompileError(f"{what}: the model has no Conv, Gemm or MatMul {unknown[0]!r}")
+                raise CompileError(
+                    f"{what}: the model has no Conv, Gemm or MatMul {unknown[0]!r}"
+                    f"{did_you_mean(unknown[0], known)}"
+                )
 
 
 _Quarter = tuple[QuarterFormat, int]

@@ -44,6 +44,7 @@ from simipu.numerics import narrow_to_half
 from simipu.operators import TYPED
 
 from popef._tools.arrays import Array
+from popef._tools.text import did_you_mean
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing, find_unscaled
 from poprt.rewrite.base import Pass, Stage, register
@@ -238,11 +239,12 @@ class FloatToHalf(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert the model. Raise CompileError if a node of `skip_op_names` is missing."""
-        unknown = sorted(set(self._skip_op_names) - {node.name for node in iter_nodes(model.graph)})
+        known = {node.name for node in iter_nodes(model.graph)}
+        unknown = sorted(set(self._skip_op_names) - known)
         if unknown:
             raise CompileError(
                 f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are "
-                "called by their output)"
+                f"called by their output){did_you_mean(unknown[0], known)}"
             )
         self._warn_of_unknown(model)
         inferred = infer_shapes(model).graph

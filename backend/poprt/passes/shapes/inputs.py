@@ -44,8 +44,8 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
-    """Check that the model has all inputs in `input_shape`. const_input_shape only warns of unknown
-    ones, since published scripts have them.
+    """Check that the model has all inputs in `input_shape`. const_input_shape only warns of those
+    beside a model's own, since published scripts have them.
 
     Raises CompileError for a name that the model lacks.
     """
@@ -144,19 +144,27 @@ class ConstInputShape(Pass):
             for axis, size in enumerate(sizes)
         ]
 
+    def _check_names(self, inputs: Collection[str]) -> None:
+        """Raise CompileError for the name of an input that the model lacks.
+
+        Published scripts give the shapes of all inputs of a family of models, and so of more than
+        this model has: they are only warned of if every input of the model is among them.
+        """
+        if not set(inputs) <= set(self._input_shape):
+            check_known("input_shape", self._input_shape, inputs, "inputs")
+        for name in sorted(set(self._input_shape) - set(inputs)):
+            known = ", ".join(inputs)
+            self.logger.warning(
+                "input_shape names %r, which is ignored; the model's inputs are %s", name, known
+            )
+
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Fix the shapes. Raise CompileError for a contradiction, and for a dimension that stays
         variable."""
         inputs = _inputs_by_name(model.graph)
         if self._batch_size is not None and self._batch_size < 1:
             raise CompileError(f"batch_size must be at least 1, found {self._batch_size}")
-        for name in sorted(set(self._input_shape) - set(inputs)):
-            # Published scripts give shapes of inputs that their models do not have.
-            self.logger.warning(
-                "input_shape names %r, which is ignored; the model's inputs are %s",
-                name,
-                ", ".join(inputs),
-            )
+        self._check_names(inputs)
         is_later = (
             self._widens
             and self._batch_size is not None

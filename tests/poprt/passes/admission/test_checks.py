@@ -285,7 +285,7 @@ def test_a_shape_function_makes_what_an_operator_of_ones_own_makes_known():
 
 def test_names_of_inputs_that_a_model_lacks_are_warned_of(caplog):
     with caplog.at_level(logging.WARNING):
-        Converter(batch_size=2, input_shape={"q": [2]}).convert(linear_model())
+        Converter(input_shape={"x": [2, 4], "q": [2]}).convert(linear_model())
     assert "input_shape names 'q', which is ignored; the model's inputs are x" in messages(caplog)
 
 
