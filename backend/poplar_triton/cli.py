@@ -38,9 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = words.index("--") if "--" in words else len(words)
     own, triton_options = words[:end], words[end + 1 :]
     called = [word for word in own[:1] if word in _COMMANDS]
+    if called and called[0] not in _SERVERS:
+        from poprt.terminal import configure_logging
+
+        configure_logging("poplar-triton", "WARNING")
     parser = make_parser(called)
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
     return run(parser, own, (CommandError, *(() if called == ["serve"] else _find_model_errors())))
+
+
+_SERVERS = ("serve", "tfserving")
+"""Commands that have a log of their own."""
 
 
 def _find_model_errors() -> tuple[type[Exception], ...]:

@@ -7,15 +7,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Literal, NoReturn, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
 
-from ..errors import UnsupportedError
-from .file_kinds import check_input
+from ..errors import PopefError, UnsupportedError
+from .paths import Kind, check_input, check_output
 from .text import did_you_mean, escape, find_near, shorten_words
 
-Input: TypeAlias = Literal["file", "folder", "path"]
-"""What a path that a command reads must be; "path": a file or a folder."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 """Whole number; more digits are beyond every bound, and Python does not read 5,000 of them."""
 _MAX_QUOTED = 100
@@ -47,10 +45,12 @@ class Parser(argparse.ArgumentParser):
         self.path_options: dict[str, str] = {}
         """Option name by attribute of the namespace, for the arguments that are paths; "" for a
         positional argument."""
-        self.inputs: dict[str, Input] = {}
+        self.inputs: dict[str, Kind] = {}
         """What the paths that the command reads must be, by attribute of the namespace."""
-        self.checks_inputs_itself = False
-        """Whether the command calls `check_inputs`, after checks for wrong usage of its own."""
+        self.outputs: dict[str, Kind] = {}
+        """What the paths that the command writes must be, by attribute of the namespace."""
+        self.checks_paths_itself = False
+        """Whether the command calls `check_paths`, after checks for wrong usage of its own."""
         self.synonyms: dict[str, str] = {}
         """Options by names that users try in their place; they only occur in advice."""
         self.surplus_advice = ""
@@ -81,13 +81,20 @@ class Parser(argparse.ArgumentParser):
         return command
 
     def add_path(
-        self, *names: str, folder: bool = False, reads: Input | None = None, **options: Any
+        self,
+        *names: str,
+        folder: bool = False,
+        reads: Kind | None = None,
+        writes: Kind | None = None,
+        **options: Any,
     ) -> None:
         """Add an argument that is a path: the shell completes it, and an OSError about the file
-        names the option. `check_inputs` checks one that the command `reads`."""
+        names the option. `check_paths` checks one that the command `reads` or `writes`."""
         action = self.add_argument(*names, **options)
         if reads is not None:
             self.inputs[action.dest] = reads
+        if writes is not None:
+            self.outputs[action.dest] = writes
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
 
@@ -190,14 +197,32 @@ class Parser(argparse.ArgumentParser):
                 f"{did_you_mean(str(value), known)}",
             )
 
-    def check_inputs(self, parsed: argparse.Namespace) -> None:
-        """Raise OSError, which names the path, for a path of an input that is not there or of the
-        other kind."""
-        for name, expected in self.inputs.items():
-            value = getattr(parsed, name)
-            for path in value if isinstance(value, list) else [value]:
-                if path is not None and "://" not in str(path):
-                    check_input(path, expected)
+    def check_paths(self, parsed: argparse.Namespace) -> None:
+        """Raise PopefError, which names the option and the path, for an input that is not there or
+        of the other kind, and for an output that cannot be written."""
+        inputs = list(_iter_paths(parsed, self.inputs))
+        for name, path in inputs:
+            self._check_path(name, path, check_input, self.inputs[name])
+        for name, path in _iter_paths(parsed, self.outputs):
+            self._check_path(name, path, check_output, self.outputs[name])
+            if any(os.path.isfile(path) and os.path.samefile(path, other) for _, other in inputs):
+                raise PopefError(
+                    f"{self.path_options[name]}: {path}: it is an input of the same command, which "
+                    "would be overwritten; name another file"
+                )
+
+    def _check_path(
+        self, name: str, path: Any, check: Callable[[Any, Kind], None], expected: Kind
+    ) -> None:
+        """Check a path. An error that is about a folder of it names the path and the option all the
+        same: another option may have named the folder."""
+        try:
+            check(path, expected)
+        except OSError as error:
+            option, about = self.path_options[name], error.filename
+            parts = (option, str(path), "" if about in (None, os.fspath(path)) else str(about))
+            where = ": ".join(filter(None, parts))
+            raise PopefError(f"{where}: {error.strerror or error}") from None
 
     def option_names(self) -> set[str]:
         """Return all option strings, such as "--json"."""
@@ -212,6 +237,15 @@ class Parser(argparse.ArgumentParser):
 
 def _quote(value: object) -> str:
     return escape(repr(value), _MAX_QUOTED)
+
+
+def _iter_paths(parsed: argparse.Namespace, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the parsed paths of options with their names, without addresses of remote stores."""
+    for name in names:
+        value = getattr(parsed, name)
+        for path in value if isinstance(value, list) else [value]:
+            if path is not None and "://" not in str(path):
+                yield name, path
 
 
 class _PrintCompletion(argparse.Action):

@@ -55,8 +55,8 @@ def run(
 
     def command() -> int:
         parser.parse_args(arguments, options)
-        if not options.parser.checks_inputs_itself:
-            options.parser.check_inputs(options)
+        if not options.parser.checks_paths_itself:
+            options.parser.check_paths(options)
         status: int = options.run(options)
         return status
 

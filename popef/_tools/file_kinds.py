@@ -3,20 +3,14 @@
 People give a file that a tool has left in the place of a model (a Git LFS pointer, a page that says
 "Not Found"), or a model of another framework. The error of a parser says where the bytes end to
 make sense; these tables say what they are, and what to do. Nothing here decides whether a file is
-valid, but `check_input`, which checks that a path is there before the work begins.
+valid.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import struct
 from dataclasses import dataclass
-from itertools import islice
-from typing import Literal
-
-from .text import find_near
 
 HEAD_BYTES = 4096
 """Number of bytes that are enough to recognise a file."""
@@ -90,8 +84,6 @@ _PICKLE_PROTOCOLS = range(2, 6)
 _MAX_SAFETENSORS_HEADER = 100_000_000
 """Maximum size of the header of a safetensors file, by its specification."""
 _MAX_SHOWN = 40
-_MAX_ENTRIES = 1_000
-"""Maximum number of names of a folder among which a misspelt one is looked for."""
 
 
 def recognize_file(path: str | os.PathLike[str]) -> FileKind | None:
@@ -103,41 +95,6 @@ def recognize_file(path: str | os.PathLike[str]) -> FileKind | None:
             return recognize(stream.read(HEAD_BYTES))
     except OSError:
         return None
-
-
-def check_input(path: str | os.PathLike[str], expected: Literal["file", "folder", "path"]) -> None:
-    """Check that a path to be read is there and of the expected kind; "path" means either.
-
-    Raises FileNotFoundError with the nearest name, IsADirectoryError, NotADirectoryError, or
-    another OSError; each names the path.
-    """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError as error:
-        hint = did_you_mean_path(os.fspath(path))
-        raise FileNotFoundError(error.errno, f"{error.strerror}{hint}", os.fspath(path)) from None
-    if stat.S_ISDIR(mode) and expected == "file":
-        raise IsADirectoryError(errno.EISDIR, "expected a file, found a folder", os.fspath(path))
-    if not stat.S_ISDIR(mode) and expected == "folder":
-        raise NotADirectoryError(errno.ENOTDIR, "expected a folder, found a file", os.fspath(path))
-
-
-def did_you_mean_path(path: str) -> str:
-    """Return "; did you mean X?" with the nearest path that exists, if one part of `path` is
-    misspelt; else ""."""
-    folder, name = os.path.split(path.rstrip("/"))
-    rest = ""
-    while folder and not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        rest = os.path.join(name, rest) if rest else name
-        folder, name = os.path.split(folder)
-    try:
-        with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]
-    except OSError:
-        return ""
-    near = find_near(name, names)
-    candidate = os.path.join(folder, near, rest) if near else ""
-    return f"; did you mean {candidate}?" if candidate and os.path.exists(candidate) else ""
 
 
 def recognize(head: bytes) -> FileKind | None:

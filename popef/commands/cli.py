@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .._tools.arguments import Parser, count
 from .._tools.console import Progress, UsageError, print_line, run
+from .._tools.text import did_you_mean, name_some
 from .._tools.version import __version__
 from ..enums import BlobType, enumerant
 from ..errors import PopefError, Severity
@@ -94,6 +95,7 @@ def make_parser() -> Parser:
         command.add_path(
             "-o",
             "--output",
+            writes="file",
             metavar="FILE",
             help=f"output file (default: FILE_{done}.popef); for one input file only",
         )
@@ -103,7 +105,9 @@ def make_parser() -> Parser:
     text = "merge the blobs of several files into one"
     command = parser.add_command("merge", _merge, text, examples=examples)
     command.add_path("files", nargs="+", reads="file", metavar="FILE")
-    command.add_path("-o", "--output", required=True, metavar="FILE", help="output file")
+    command.add_path(
+        "-o", "--output", required=True, writes="file", metavar="FILE", help="output file"
+    )
 
     examples = ("popef split model.popef --by data -o parts",)
     text = "split the blobs of one file into several"
@@ -153,6 +157,7 @@ def _extract(options: argparse.Namespace) -> int:
     with Reader(mapped=False) as reader:
         reader.parseFile(options.file)
         blobs = [blob for blob in reader.blobs() if _wanted(blob, options)]
+        _check_names(options, {blob.name for blob in reader.blobs()})
         if not blobs:
             raise PopefError(
                 f"{options.file}: expected a blob to extract, found none that matches; see "
@@ -194,6 +199,16 @@ def _diff(options: argparse.Namespace) -> int:
     return int(bool(differences))
 
 
+def _check_names(options: argparse.Namespace, known: Collection[str]) -> None:
+    """Raise PopefError for a name that no blob has."""
+    for name in options.name or ():
+        if name not in known:
+            raise PopefError(
+                f"{options.file}: --name: expected the name of a blob, found {name!r}; names are "
+                f"{name_some(sorted(filter(None, known)))}{did_you_mean(name, known)}"
+            )
+
+
 def _recode(options: argparse.Namespace) -> int:
     if options.output is not None and len(options.files) > 1:
         raise UsageError(
@@ -214,7 +229,6 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _split(options: argparse.Namespace) -> int:
-    os.makedirs(options.output, exist_ok=True)
     for path in split(options.file, options.output, options.by):
         print_line(path)
     return 0

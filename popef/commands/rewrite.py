@@ -145,7 +145,8 @@ def merge(sources: Iterable[str], target: str) -> None:
 
 
 def split(source: str, folder: str, by: str) -> list[str]:
-    """Write the blobs of a file into several files of `folder`, which must exist; return the paths.
+    """Write the blobs of a file into several files of `folder`, which is made if the file is valid;
+    return the paths.
 
     `by` is "model", "data" or "blob". "model" writes a file for each executable and what belongs to
     it. "data" writes one file with tensor and feed data and one with the rest, as `executable_path`
@@ -157,6 +158,7 @@ def split(source: str, folder: str, by: str) -> list[str]:
         reader.parseFile(source)
         parts = {"model": _by_model, "data": _by_data, "blob": _by_blob}[by](reader.blobs())
         paths = []
+        os.makedirs(folder, exist_ok=True)
         for name, blobs in parts.items():
             paths.append(os.path.join(folder, f"{name}.popef"))
             with Writer(paths[-1]) as writer:

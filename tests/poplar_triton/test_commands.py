@@ -321,5 +321,5 @@ def test_a_report_that_cannot_be_written_names_its_option(option, evil, capsys):
     assert run("poplar-triton", "profile", evil, option, "/proc/none/file") == 1
     assert (
         capsys.readouterr().err
-        == f"poplar-triton: error: {option}: /proc/none/file: No such file or directory\n"
+        == f"poplar-triton: error: {option}: /proc/none/file: /proc/none: No such file or directory\n"
     )

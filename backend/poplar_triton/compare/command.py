@@ -69,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
     add("--threads", type=positive, metavar="N", help=threads_help)
     add("--json", action="store_true", help="machine-readable")
     html_help = "write an HTML page with the curves"
-    parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
+    parser.add_path("--html", writes="file", type=Path, metavar="FILE", help=html_help)
     for option in LIMITS:
         option.add_to(parser)
 

@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
     model_help = "model folder of a Triton repository, whose newest version counts, or PopEF file"
     parser.add_path("model", reads="path", type=Path, metavar="MODEL", help=model_help)
     output_help = "model folder to write; with --to onnx, the file"
-    parser.add_path("output", type=Path, metavar="OUTPUT", help=output_help)
+    parser.add_path("output", writes="path", type=Path, metavar="OUTPUT", help=output_help)
     to_help = (
         "model folder for Triton's backend onnxruntime or openvino, or one ONNX file "
         "(default: %(default)s)"

@@ -54,7 +54,9 @@ def add_arguments(parser: Parser) -> None:
         help=graphs_help,
     )
     write_help = "write a repository with the models that run; the given one is not changed"
-    parser.add_path("--write", folder=True, type=Path, metavar="OUTPUT", help=write_help)
+    parser.add_path(
+        "--write", folder=True, writes="folder", type=Path, metavar="OUTPUT", help=write_help
+    )
     link_help = "with --write: make links to graphs, do not copy them"
     add("--link", action="store_true", help=link_help)
     check_help = (
@@ -64,7 +66,7 @@ def add_arguments(parser: Parser) -> None:
     add("--check", action="store_true", help=check_help)
     add("--json", action="store_true", help="machine-readable")
     html_help = "write the table as a page, too"
-    parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
+    parser.add_path("--html", writes="file", type=Path, metavar="FILE", help=html_help)
     for option in LIMITS:
         option.add_to(parser)
 

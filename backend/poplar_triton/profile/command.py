@@ -35,7 +35,7 @@ from simipu import known_chips
 
 from popef._tools.arguments import Parser, count, positive, whole_number
 from popef._tools.console import UsageError, naming, print_line
-from popef._tools.file_kinds import did_you_mean_path
+from popef._tools.paths import did_you_mean_path
 from popef._tools.text import did_you_mean
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
@@ -124,7 +124,7 @@ def add_arguments(parser: Parser) -> None:
         "ONNX file (weights may be missing), PopEF file compiled by poprt, or model folder of a "
         "Triton repository; with --output, several of them and folders of models"
     )
-    parser.checks_inputs_itself = True
+    parser.checks_paths_itself = True
     parser.add_path("model", reads="path", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"chip: {known_chips()} (default: c600; PopEF: the compiled one)"
     precision_help = (
@@ -156,9 +156,9 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
     html_help = "write an HTML report with charts; for a sweep, of its first point"
-    parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
+    parser.add_path("--html", writes="file", type=Path, metavar="FILE", help=html_help)
     trace_help = "write a trace of the supersteps for Perfetto; for a sweep, of its first point"
-    parser.add_path("--trace", type=Path, metavar="FILE", help=trace_help)
+    parser.add_path("--trace", writes="file", type=Path, metavar="FILE", help=trace_help)
     _add_tile_arguments(parser)
     for option in LIMITS:
         option.add_to(parser)
@@ -169,7 +169,7 @@ def _add_tile_arguments(parser: Parser) -> None:
         "write what each tile holds and does as JSON: memory by tile, mapping and lifetime of "
         "every tensor, exchange, vertices, program and timeline; for a sweep, of its first point"
     )
-    parser.add_path("--tiles", type=Path, metavar="FILE", help=tiles_help)
+    parser.add_path("--tiles", writes="file", type=Path, metavar="FILE", help=tiles_help)
     mapping_help = (
         "print how many elements of a tensor each tile has: of the tensors that the model's "
         "PrintTileMapping operators read, or of all; for a sweep, of its first point"
@@ -236,14 +236,14 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
             _change(points[0], options)  # raise a usage error before any work
-        options.parser.check_inputs(options)
+        options.parser.check_paths(options)
         return supervised(_run_one)(options)
     _refuse(
         options,
         (*_OUTPUT, *_SUGGEST, "compare"),
         "applies to one model and cannot be combined with --output",
     )
-    options.parser.check_inputs(options)
+    options.parser.check_paths(options)
     return bulk.run(options, points)
 
 

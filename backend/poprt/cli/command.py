@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from simipu.errors import SimIpuError
 
 from popef._tools.console import UsageError, print_line, run
-from popef._tools.file_kinds import check_input
 from popef._tools.lazy import importing
+from popef._tools.paths import check_input
 from poprt._names import QUANTISED_PRECISIONS
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding
@@ -54,7 +54,7 @@ def _begin(options: argparse.Namespace) -> int:
     if not options.list_all_passes:
         _check(options)
     for each in (options, *options.fused):
-        each.parser.check_inputs(each)
+        each.parser.check_paths(each)
     with importing():
         from poprt.cli import conversion
 

@@ -19,13 +19,13 @@ from simipu import LoadError, OperatorLibrary, find_target
 
 from popef._tools.arguments import (
     MAX_NUMBER,
-    Input,
     Parser,
     count,
     positive,
     split_names,
     whole_number,
 )
+from popef._tools.paths import Kind
 
 
 class Form(Enum):
@@ -108,8 +108,10 @@ class Option:
     synonyms: Sequence[str] = ()
     """Names of other commands or tools for the same, with their dashes; they only occur in
     advice."""
-    reads: Input | None = None
+    reads: Kind | None = None
     """What a path that the command reads must be; None for other options."""
+    writes: Kind | None = None
+    """What a path that the command writes must be; None for other options."""
     dest: str = ""
     """Attribute of the parsed options; "" means `name`."""
     passed_as: str = ""
@@ -152,7 +154,7 @@ class Option:
         if self.takes.form in _PATHS:
             facts["type"] = self.takes.type or Path
             is_folder = self.takes.form is Form.FOLDER
-            parser.add_path(*names, folder=is_folder, reads=self.reads, **facts)
+            parser.add_path(*names, folder=is_folder, reads=self.reads, writes=self.writes, **facts)
             return
         if self.takes.form in _LISTS:
             facts |= {"nargs": "+", "default": [] if self.default is None else self.default}

@@ -367,7 +367,12 @@ _CHIP = (
 _OUTPUT = (
     Option("export_popef", "write executable.popef (and weights.popef) into output_dir", FLAG),
     Option(
-        "output_dir", "output folder (default: %(default)s)", FOLDER, default="./", synonyms=("-o",)
+        "output_dir",
+        "output folder (default: %(default)s)",
+        FOLDER,
+        default="./",
+        synonyms=("-o",),
+        writes="folder",
     ),
     Option(
         "output_model",
@@ -380,6 +385,7 @@ _OUTPUT = (
         "match",
         FOLDER,
         OURS,
+        writes="folder",
     ),
     Option(
         "new_version",

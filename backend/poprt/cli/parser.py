@@ -37,7 +37,7 @@ def make_parser() -> Parser:
         version=describe_poprt(),
         examples=_EXAMPLES,
     )
-    parser.checks_inputs_itself = True
+    parser.checks_paths_itself = True
     for option in OPTIONS.values():
         option.add_to(parser)
     return parser

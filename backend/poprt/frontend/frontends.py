@@ -40,7 +40,8 @@ from onnxgraph import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from popef._tools.file_kinds import ONNX, describe_found, did_you_mean_path
+from popef._tools.file_kinds import ONNX, describe_found
+from popef._tools.paths import did_you_mean_path
 from popef._tools.text import did_you_mean
 
 

@@ -329,7 +329,7 @@ def test_differences_are_relative_to_the_largest_value(found, expected, differen
 def test_openvino_is_asked_for_before_any_work(tmp_path, monkeypatch, capsys):
     for name in ("openvino", "simipu.openvino_package"):  # the second has it already, if imported
         monkeypatch.setitem(sys.modules, name, None)
-    assert export(tmp_path / "none", tmp_path / "out", "--to", "openvino") == 1
+    assert export(tmp_path, tmp_path / "out", "--to", "openvino") == 1
     assert "the extra [openvino]" in capsys.readouterr().err
 
 
@@ -350,7 +350,7 @@ def test_openvino_gets_rows_of_any_number_in_dims(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("none", "out"), "none: there is no such file or folder"),
+        (("none", "out"), "none: No such file or directory"),
         ((".", "out"), "expected a model folder with a version"),
         (("other", "out"), 'expected backend "poplar", found'),
         (("mine", "out.bin", "--to", "onnx"), "expected a file that ends in .onnx"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import re
 import subprocess
@@ -507,6 +508,14 @@ def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_fi
     out = run(onnx_file, "--batch_size", 2, "--compare", "num_io_tiles=32")[1]
     assert "B: network, batch 2, fp32 on C600 (ipu21), num_io_tiles=32" in out
     assert "B - A" in out
+
+
+def test_warnings_are_lines_of_the_command(onnx_file, run, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    status, _, err = run(onnx_file, "--batch_size", 1, "--serialize_matmul", "a\x1b[31m\nb=2")
+    assert status == 0
+    expected = r"serialize_matmul: the model has no such node as a\x1b[31m\nb"
+    assert err == f"poplar-triton: warning: {expected}\n"
 
 
 @pytest.mark.parametrize("text", ["gone.onnx", "tiles=3", "="])

@@ -44,7 +44,7 @@ from simipu.numerics import narrow_to_half
 from simipu.operators import TYPED
 
 from popef._tools.arrays import Array
-from popef._tools.text import did_you_mean
+from popef._tools.text import did_you_mean, find_near
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing, find_unscaled
 from poprt.rewrite.base import Pass, Stage, register
@@ -53,6 +53,8 @@ HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 HALF_LIMIT = 65500.0
 """Limit to which finite constants are clipped, from the real tool's log. The largest half is 65504,
 and the limit is rounded to it."""
+_MIN_SIMILARITY = 0.8
+"""Minimum similarity (difflib) at which an unknown operator is a misspelt one of the model."""
 _EXPORTED = {"GroupNormalization": "LayerNormalization"}
 """Operators' names in the original model, by their names after conversion. Users know the original
 names."""
@@ -267,6 +269,11 @@ class FloatToHalf(Pass):
         there |= {_EXPORTED[name] for name in there & _EXPORTED.keys()}
         for name in sorted(set(self._skip_op_types) - there):
             known = ", ".join(sorted(there))
+            near = None if onnx.defs.has(name) else find_near(name, there, _MIN_SIMILARITY)
+            if near is not None:
+                raise CompileError(
+                    f"fp16_skip_op_types: {name!r} is no operator; did you mean {near}?"
+                )
             self.logger.warning(
                 "fp16_skip_op_types: the model has no operator %s; it has %s", name, known
             )
