@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
 
 # The ports are looked at before the models are compiled.
 serve: .venv/server
@@ -226,6 +226,10 @@ docs: .venv/dev
 	$(BIN)/python docs/make_commands.py
 	$(BIN)/python docs/make_popart.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .ci/mkdocs.yml
+
+# Every option of every command with values that it cannot have.
+wrong-calls: .venv/dev
+	WRONG_CALLS=all $(BIN)/python -m pytest -q tests/poplar_triton/test_wrong_calls.py
 
 EXITS ?= 1000
 

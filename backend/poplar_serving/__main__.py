@@ -21,7 +21,7 @@ from poplar_serving.library import SOURCES, build
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0 on success, 1 for bad input or a missing part, 2 for wrong
     usage."""
-    return run(_parser(), arguments, (ServingError, ModelRuntimeError, SimIpuError))
+    return run(make_parser(), arguments, (ServingError, ModelRuntimeError, SimIpuError))
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -47,7 +47,8 @@ def _sources(_: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of this command."""
     parser = Parser(
         prog="python -m poplar_serving",
         description="Serve PopEF inside TensorFlow SavedModels.",
@@ -57,6 +58,7 @@ def _parser() -> Parser:
     make = parser.add_command("build", _build, text)
     make.add_path(
         "--output",
+        writes="file",
         type=Path,
         metavar="FILE",
         help="output file (default: where poplar_serving.load looks)",
@@ -65,10 +67,12 @@ def _parser() -> Parser:
         "--python", metavar="FILE", help="interpreter that runs models (default: this one)"
     )
     put = parser.add_command("export", _export, "write a SavedModel that runs a PopEF file")
-    put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="PopEF files of one model")
+    popef_help = "PopEF files of one model"
+    put.add_path("popef", nargs="+", reads="file", type=Path, metavar="POPEF", help=popef_help)
     put.add_path(
         "export_dir",
         folder=True,
+        writes="folder",
         type=Path,
         metavar="EXPORT_DIR",
         help="output folder, such as my_model/1",

@@ -27,7 +27,7 @@ from simipu import SimIpuError, SimulatedExecutable
 
 import popef
 from popef._tools.child import make_module_command, run_program
-from popef._tools.text import decode_text, escape, find_name_fault
+from popef._tools.text import decode_text, did_you_mean, escape, find_name_fault
 from poplar_triton.errors import RecipeError
 
 TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license", "source")
@@ -143,7 +143,7 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     if missing := [name for name in names if name not in found]:
         raise RecipeError(
             f"{repository}: no recipe.json for {', '.join(missing)}; there is "
-            f"{', '.join(found) or 'none'}"
+            f"{', '.join(found) or 'none'}{did_you_mean(missing[0], found)}"
         )
     return [read_recipe(found[name]) for name in names]
 

@@ -56,6 +56,8 @@ class Parser(argparse.ArgumentParser):
         self.surplus_advice = ""
         """What to do about an argument too many, with {word} for the argument."""
         self._commands: argparse._SubParsersAction[Parser] | None = None
+        self._words: list[str] = []
+        """What is being parsed."""
         self.set_defaults(parser=self)
         if version is not None:
             self.add_argument("-v", "--version", action="version", version=version)
@@ -106,6 +108,7 @@ class Parser(argparse.ArgumentParser):
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
         words[:end] = map(self._respell, words[:end])
+        self._words = words[:end]
         parsed, left = super().parse_known_args(words, namespace)
         if left and self._subparsers is None:
             self.error(self._describe_unknown(left[0]))
@@ -151,6 +154,9 @@ class Parser(argparse.ArgumentParser):
         same = (each for each in self.option_names() if each.replace("-", "_") == spelling)
         return f"{next(same, name)}{equals}{value}"
 
+    def _is_unknown(self, word: str) -> bool:
+        return word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
+
     def _describe_unknown(self, word: str) -> str:
         name, _, value = word.partition("=")
         if not word.startswith("-"):
@@ -182,11 +188,11 @@ class Parser(argparse.ArgumentParser):
         ]
         return takers[0] if len(takers) == 1 else None
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         # Most likely an unset variable of the shell. An empty path would be the working directory.
-        if not arg_string and action.nargs != argparse.PARSER:
+        if "" in arg_strings and action.nargs != argparse.PARSER:
             raise argparse.ArgumentError(action, "expected a value, found an empty text")
-        return super()._get_value(action, arg_string)
+        return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -231,6 +237,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and a line on stderr that points to --help."""
         message = message.replace("ignored explicit argument", "expected no value, found")
+        if message.startswith("the following arguments are required"):
+            # Probably because one of them is misspelt.
+            unknown = (word for word in self._words if self._is_unknown(word))
+            message = next(map(self._describe_unknown, unknown), message)
         text = escape(shorten_words(message))
         self.exit(2, f"{self.prog}: error: {text}; see {self.prog} --help\n")
 

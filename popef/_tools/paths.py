@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -44,6 +45,8 @@ def check_output(path: AnyPath, expected: Kind) -> None:
     another OSError; each names the path.
     """
     name = os.fspath(path)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.stat(name)
     parent = os.path.dirname(name.rstrip("/")) or "."
     if os.path.isdir(name):
         if expected == "file":
@@ -75,5 +78,5 @@ def did_you_mean_path(path: str) -> str:
     except OSError:
         return ""
     near = find_near(name, names)
-    candidate = os.path.join(folder, near, rest) if near else ""
+    candidate = os.path.join(folder, near, *filter(None, [rest])) if near else ""
     return f"; did you mean {candidate}?" if candidate and os.path.exists(candidate) else ""

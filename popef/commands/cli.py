@@ -125,7 +125,9 @@ def make_parser() -> Parser:
 
 def _add_output_folder(command: Parser, more: str = "") -> None:
     text = f"output folder (default: current folder{more})"
-    command.add_path("-o", "--output", folder=True, default=".", metavar="DIR", help=text)
+    command.add_path(
+        "-o", "--output", folder=True, writes="folder", default=".", metavar="DIR", help=text
+    )
 
 
 def _verify(options: argparse.Namespace) -> int:

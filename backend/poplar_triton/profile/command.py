@@ -206,6 +206,7 @@ def _add_bulk_arguments(parser: Parser) -> None:
     add = parser.add_argument
     parser.add_path(
         "--output",
+        writes="path",
         type=Path,
         metavar="NAME",
         help="write a row per model and setting into NAME.jsonl and NAME.csv; resumes after an "

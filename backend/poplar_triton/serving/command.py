@@ -88,8 +88,9 @@ def add_arguments(parser: Parser) -> None:
         help="format of the lines on stderr, Triton's lines included: text, or json with one "
         "object per line (default: %(default)s)",
     )
-    parser.add_argument(
+    parser.add_path(
         "--server",
+        reads="file",
         type=Path,
         metavar="PATH",
         help="path of tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the "

@@ -4,7 +4,7 @@ addresses of remote stores."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from popef._tools.text import escape, find_near, find_shell_fault
@@ -82,11 +82,11 @@ def check_paths(repository: Path) -> None:
             raise ServerError(f"{path}: {fault}; rename it, or serve a link to it (ln -s)")
 
 
-def check_backends(repository: Path) -> None:
+def check_backends(repository: Path, installed: Collection[str] = ()) -> None:
     """Raise ServerError for a model whose backend or platform is a misspelt known one.
 
-    Triton would try to load it again and again while the server starts. Other unknown names may be
-    backends that somebody has installed.
+    Triton would try to load it again and again while the server starts. A name that is like no
+    other, or that of an `installed` backend, is Triton's to judge.
     """
     for folder in sorted(filter(Path.is_dir, repository.iterdir())):
         file = folder / MODEL_FILE
@@ -94,7 +94,7 @@ def check_backends(repository: Path) -> None:
             continue
         for field, value in _iter_top_fields(file):
             near = find_near(value, _KNOWN[field], _MIN_SIMILARITY)
-            if near is not None and near != value:
+            if near not in (None, value) and value not in installed:
                 raise ServerError(
                     f"{file}: {field} {escape(repr(value), _MAX_QUOTED)} is not known; did you "
                     f"mean {near}?"

@@ -32,7 +32,12 @@ from poplar_triton.serving.endpoint import (
     ServedVersion,
     make_endpoint,
 )
-from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
+from poplar_triton.serving.installation import (
+    Installation,
+    find_installation,
+    link_interpreter,
+    make_environment,
+)
 from poplar_triton.serving.log import ServerOutput
 from poplar_triton.serving.options import (
     find_exit_seconds,
@@ -199,7 +204,6 @@ class TritonServer:
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
             check_paths(Path(self.model_repository))
-            check_backends(Path(self.model_repository))
         self._resources = ServerResources()
         try:
             self._prepare(self._resources.folder)
@@ -323,6 +327,12 @@ class TritonServer:
         self._start()
         return self._wait_until_ready(pause)
 
+    def _list_backends(self, installation: Installation) -> set[str]:
+        """Return the names of the backends that the server's Triton has."""
+        given = find_option(self._options, "--backend-directory")
+        folder = Path(given) if given else (installation.root or Path()) / "backends"
+        return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
     def _prepare(self, folder: Path) -> None:
         # Held until the server is gone, not only until it listens: another server that got a port
         # of this one while it starts, or starts again, would get the requests of its clients.
@@ -333,6 +343,8 @@ class TritonServer:
         self.ports = http, grpc, metrics
         self.endpoint = make_endpoint(self._options, self.ports[0], self.ports[1])
         installation = find_installation(self._program)
+        if not is_remote(self.model_repository):
+            check_backends(Path(self.model_repository), self._list_backends(installation))
         interpreter = folder / "bin"
         interpreter.mkdir()
         self._environment = make_environment(link_interpreter(interpreter), installation.root)

@@ -23,9 +23,10 @@ from simipu import SimIpuError
 from simipu.version import describe_poprt
 
 import popef
-from popef._tools.arguments import Parser, count
+from popef._tools.arguments import Parser, count, whole_number
 from popef._tools.arrays import Array
 from popef._tools.console import Progress, print_line, run
+from popef._tools.text import did_you_mean, name_some
 from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.compile.executable import Executable
 from poprt.runtime import (
@@ -73,6 +74,7 @@ def time_runs(executable: Executable) -> list[str]:
 
 
 _WARM_UP = 10
+_THREADS = Takes(Form.VALUE, "N", whole_number(1, 1024))
 _US, _NAME = Takes(Form.VALUE, "US", count), Takes(Form.VALUE, "NAME")
 _EXAMPLES = (
     "poprt_exec poprt_run_popef --popef executable.popef --iteration 1000 --numThreads 3",
@@ -166,8 +168,15 @@ def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
         config.enable_input_single_row_mode(options.maskName)
     runner = Runner(options.popef, config)
     inputs = runner.get_execute_inputs()
+    shapes = {described.name: described.shape for described in inputs}
     name = options.dynamicInputName or inputs[0].name
-    shape = next(each.shape for each in inputs if each.name == name)
+    for option, value in (("dynamicInputName", name), ("maskName", options.maskName or name)):
+        if value not in shapes:
+            raise ModelRuntimeError(
+                f"--{option}: the model has no input {value!r}; its inputs are "
+                f"{name_some(list(shapes))}{did_you_mean(value, shapes)}"
+            )
+    shape = shapes[name]
     dynamic = [each.name for each in inputs if each.shape[:2] == shape[:2]]
     return runner, Feed(inputs, runner.get_execute_outputs(), options.maskName, dynamic)
 
@@ -186,7 +195,7 @@ _OPTIONS = (
         default="modelRunner",
     ),
     Option("iteration", "requests per thread (default: %(default)s)", NUMBER, default=100),
-    Option("numThreads", "number of threads (default: %(default)s)", NUMBER, default=3),
+    Option("numThreads", "number of threads (default: %(default)s)", _THREADS, default=3),
     Option("index", "index of the model to run, for a fused model", COUNT),
     Option("maxValidNum", "packRunner: maximum number of samples in a run", COUNT, default=0),
     Option("packTimeout", "packRunner: time to wait for more samples, in us", _US, default=0),

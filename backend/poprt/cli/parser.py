@@ -12,10 +12,10 @@ from typing import Any
 
 from simipu.version import describe_poprt
 
-from popef._tools.arguments import Parser
+from popef._tools.arguments import Parser, positive
 from popef._tools.console import UsageError
 from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
-from popef._tools.text import escape
+from popef._tools.text import did_you_mean, escape
 from poprt._names import MAX_MODELS
 from poprt.cli.entry import FLAG, Form, Option, Takes
 from poprt.cli.option_table import OPTIONS
@@ -74,7 +74,7 @@ def make_tf2onnx_parser() -> Parser:
         Option(
             "opset",
             "opset of the ONNX model (default: %(default)s)",
-            Takes(Form.VALUE, type=int),
+            Takes(Form.VALUE, "N", positive),
             default=11,
         ),
         Option("inputs_as_nchw", transposed, names),
@@ -129,7 +129,10 @@ def _list_words(file: Path, options: Mapping[str, Any], known: Collection[str]) 
     for key, value in options.items():
         option = f"--{key}"
         if option not in known:
-            raise UsageError(f"{file}: {escape(repr(key))} is no option of poprt; see poprt --help")
+            raise UsageError(
+                f"{file}: {escape(repr(key))} is no option of poprt{did_you_mean(option, known)}; "
+                "see poprt --help"
+            )
         words += _words(file, option, value)
     return words
 

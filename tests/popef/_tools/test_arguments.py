@@ -2,7 +2,7 @@
 
 import pytest
 
-from popef._tools.arguments import Parser
+from popef._tools.arguments import Parser, positive
 
 
 @pytest.fixture
@@ -62,3 +62,61 @@ def test_a_file_without_its_option_is_told_the_option(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         parser.parse_args([str(file)])
     assert f"did you mean --input_model {file}?" in capsys.readouterr().err
+
+
+@pytest.fixture
+def choosing():
+    parser = Parser(prog="tool")
+    parser.add_argument("--precision", choices=["fp32", "fp16"])
+    parser.add_argument("--ipu_version", type=str)
+    parser.add_argument("--jobs", type=positive)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("model")
+    parser.synonyms["--target"] = "--ipu_version"
+    parser.surplus_advice = "did you mean tool --against {word}?"
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("m --precision fp61", "expected one of fp32, fp16, found 'fp61'; did you mean fp16?"),
+        ("m --precision=", "argument --precision: expected a value, found an empty text"),
+        ("m --json=true", "argument --json: expected no value, found 'true'"),
+        ("m --target bow", "unknown option '--target'; did you mean --ipu_version?"),
+        ("m --version 2", "unknown option '--version'; did you mean --ipu_version?"),
+        ("m --fp16", "unknown option '--fp16'; did you mean --precision fp16?"),
+        ("m fp16", "unexpected argument 'fp16'; did you mean --precision fp16?"),
+        ("m precison=fp16", "'precison=fp16'; did you mean --precision fp16?"),
+        ("a b", "unexpected argument 'b'; did you mean tool --against b?"),
+        ("m --jobs 9999999999", "expected a whole number from 1 to 2147483647, found '9999999999'"),
+        ("m --jobs 1_0", "expected a whole number of at least 1, found '1_0'"),
+        ("m --jobs \u0663", "expected a whole number of at least 1, found '\u0663'"),
+        ("m --jobs nan", "expected a whole number of at least 1, found 'nan'"),
+    ],
+)
+def test_a_wrong_word_is_told_with_what_is_probably_meant(choosing, words, told, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        choosing.parse_args(words.split(" "))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_a_required_option_that_is_misspelt_is_not_missing(capsys):
+    parser = Parser(prog="tool")
+    parser.add_argument("--popef", required=True)
+    for words, told in ((["--popf", "m"], "did you mean --popef?"), ([], "required: --popef")):
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_args(words)
+        assert told in capsys.readouterr().err
+
+
+def test_a_value_that_nobody_reads_to_the_end_is_shortened(choosing, capsys):
+    for words in (
+        ["m", "--jobs", "9" * 5_000],
+        ["m", "--precision", "f" * 5_000],
+        ["m", "n" * 5_000],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            choosing.parse_args(words)
+        assert len(capsys.readouterr().err) < 1_000

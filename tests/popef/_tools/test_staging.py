@@ -60,7 +60,7 @@ def test_a_folder_in_the_way_is_found_before_anything_is_replaced(folder: Path) 
 
     (folder / "z").mkdir()
     with pytest.raises(
-        IsADirectoryError, match="expected a file to replace, found a folder: '.*z'"
+        IsADirectoryError, match=r"expected a file to replace, found a folder: '.*z'"
     ):
         replace()
     assert (folder / "a").read_text() == "old"

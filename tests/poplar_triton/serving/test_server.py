@@ -6,6 +6,7 @@ Tests check how it is called, when it counts as ready, and what it leaves behind
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import socket
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from poplar_triton.errors import ServerError
 from poplar_triton.serving import installation, server, server_resources
-from poplar_triton.serving.repository import check_repository
+from poplar_triton.serving.repository import check_backends, check_repository
 from poplar_triton.serving.server import TritonServer
 
 BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
@@ -409,3 +410,61 @@ def test_a_wheel_without_a_stub_for_this_python_says_for_which_it_has_one(tmp_pa
     stub = tmp_path / "python_backend_stubs" / version / "triton_python_backend_stub"
     stub.touch()
     assert installation.find_stub(tmp_path) == stub
+
+
+def write_config(repository, text):
+    folder = repository / "models" / "mine"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(text)
+    return repository / "models"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('backend: "popler"', "backend 'popler' is not known; did you mean poplar?"),
+        ("backend:'Poplar'", "backend 'Poplar' is not known; did you mean poplar?"),
+        ('# poplar\nname: "m" backend : "poplr" # x', "did you mean poplar?"),
+        ('input [{name: "a{"}]\nbackend: "onnxruntim"', "did you mean onnxruntime?"),
+        ('platform: "onnxruntime_onx"', "platform 'onnxruntime_onx' is not known; did you mean"),
+        ('platform: "tensorflow_saved_model"', "did you mean tensorflow_savedmodel?"),
+    ],
+)
+def test_a_misspelt_backend_is_an_error_before_the_server_starts(tmp_path, text, told):
+    """Triton would try to load it again for minutes."""
+    repository = write_config(tmp_path, text)
+    with pytest.raises(ServerError, match=re.escape(told)) as caught:
+        check_backends(repository)
+    assert "mine/config.pbtxt" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'backend: "poplar"',
+        'backend: "openvino"',
+        'backend: "our_own"',
+        'platform: "onnxruntime_onnx"',
+        'platform: "ensemble"',
+        'parameters { key: "backend" value: { string_value: "popler" } }',
+        'parameters: [{ backend: "popler" }]',
+        'name: "backend: \\"popler\\""',
+        '# backend: "popler"',
+        "backend",
+        "}}}",
+        '"',
+        "",
+    ],
+)
+def test_a_known_backend_and_one_like_no_other_are_tritons_to_judge(tmp_path, text):
+    check_backends(write_config(tmp_path, text))
+
+
+def test_a_backend_that_is_installed_is_no_misspelling(tmp_path):
+    check_backends(write_config(tmp_path, 'backend: "poplar2"'), {"poplar2"})
+
+
+def test_the_server_names_a_misspelt_backend_before_it_starts(tmp_path):
+    repository = write_config(tmp_path, 'backend: "popler"')
+    with pytest.raises(ServerError, match=r"did you mean poplar\?"), TritonServer(repository):
+        pass

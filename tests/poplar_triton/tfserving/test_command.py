@@ -177,6 +177,11 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
             "--triton, found 0",
         ),
         (["MODELS", "--model_base_path", "x"], "found 2"),
+        (
+            ["MODELS", "--model_name", "a"],
+            "--model_name requires --model_base_path, the folder of the one model to serve; "
+            "MODEL_REPOSITORY serves all",
+        ),
         (["MODELS", "--model_config_file", "x", "--model_base_path", "x"], "found 3"),
         (
             ["MODELS", "--triton", "host:1"],
@@ -185,10 +190,6 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
         (
             ["--model_base_path", "x", "--triton", "host:1"],
             ("--triton: cannot be combined with local models, only with"),
-        ),
-        (
-            ["--model_base_path", "x", "--model_name", ""],
-            "--model_name: expected a name, found an empty one",
         ),
         (
             ["--model_base_path", "x", "--model_name", "a\nb"],
