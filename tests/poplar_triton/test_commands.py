@@ -323,3 +323,25 @@ def test_a_report_that_cannot_be_written_names_its_option(option, evil, capsys):
         capsys.readouterr().err
         == f"poplar-triton: error: {option}: /proc/none/file: /proc/none: No such file or directory\n"
     )
+
+
+def test_two_models_are_compared_by_another_command(capsys):
+    assert run("poplar-triton", "compare", "a.onnx", "b.onnx") == 2
+    expected = "did you mean poplar-triton profile MODEL --compare b.onnx?"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_misspelt_command_is_told_the_right_one(capsys):
+    for program, word, near in (
+        ("poplar-triton", "profil", "profile"),
+        ("popef", "veryfy", "verify"),
+    ):
+        assert run(program, word) == 2
+        assert f"did you mean {near}?" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_triton_is_told_how_to_find_one(tmp_path, capsys):
+    assert run("poplar-triton", "install", tmp_path / "gone") == 1
+    assert "gone: No such file or directory" in capsys.readouterr().err
+    assert run("poplar-triton", "install", tmp_path) == 1
+    assert "`find / -name libtriton_python.so` shows where one is" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from triton_poplar.server_start import START_SECONDS
 from popef._tools.arguments import Parser, whole_number
 from popef._tools.child import make_module_command, run_program
 from popef._tools.console import UsageError
+from popef._tools.text import escape
 from popef._tools.zero_requests import Answer, find_answer, make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
@@ -41,6 +43,7 @@ _MODE = "--model-control-mode"
 _KEY = "poplar-supervisor"
 _REPOSITORY_API = "model-repository"
 _MAX_SECONDS, _MAX_RESTARTS = 86400, 1000
+_MAX_QUOTED = 100
 MAX_PORT = 65535
 MAX_ASKED = 20
 """Maximum number of models whose configurations are read for an example of a request."""
@@ -128,7 +131,20 @@ def add_number(
 def add_address(parser: Parser, name: str, what: str) -> None:
     """Add the option with the address on which `what` listens."""
     text = f"listen address of {what}; 0.0.0.0 for all addresses (default: %(default)s)"
-    parser.add_argument(name, default=HOST, metavar="ADDRESS", help=text)
+    parser.add_argument(name, type=_read_address, default=HOST, metavar="ADDRESS", help=text)
+
+
+def _read_address(text: str) -> str:
+    """Check an address to listen on. This is an argparse type."""
+    try:
+        socket.getaddrinfo(text, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no host name"
+        raise argparse.ArgumentTypeError(
+            f"expected an address of this machine such as {HOST}, found "
+            f"{escape(repr(text), _MAX_QUOTED)} ({reason})"
+        ) from None
+    return text
 
 
 def start_health(

@@ -299,8 +299,9 @@ def _list_repository(repository: Path) -> list[ModelSource]:
 def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
     files = {name: getattr(options, f"triton_{name}") for name in _TRITON_FILES}
     if not options.triton_ssl:
-        if any(files.values()):
-            raise UsageError("--triton_root_certificates and similar options require --triton_ssl")
+        for name, file in files.items():
+            if file is not None:
+                raise UsageError(f"--triton_{name} requires --triton_ssl")
         return None
     if (files["private_key"] is None) != (files["certificate_chain"] is None):
         raise UsageError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from popef._tools.file_kinds import HEAD_BYTES, recognize
 from popef._tools.text import decode_text, escape, find_name_fault
 from poplar_triton.errors import CommandError
 from poplar_triton.tfserving import config_pb2
@@ -128,7 +129,9 @@ def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
             None if secret else error
         )
     except (ValueError, RecursionError) as error:
-        found = type(error).__name__ if secret else str(error)
+        kind = recognize(data[:HEAD_BYTES])
+        is_known = kind is not None and "text" not in kind.name  # which shows its first line
+        found = str(kind) if is_known else "bytes that are no text" if secret else str(error)
         raise _error(file, f"{expected}, found: {escape(found, 500)}") from (
             None if secret else error
         )

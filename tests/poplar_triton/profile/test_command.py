@@ -541,6 +541,39 @@ def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(o
     assert "--compare: expected enable_pipelining=true, found 'false'; omit it for false" in err
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("batch=2", "found 'batch=2'; did you mean batch_size?"),
+        ("precison=fp16", "found 'precison=fp16'; did you mean precision?"),
+        ("precision=fp61", "--compare: precision: expected one of fp32, fp16"),
+        ("batch_size=two", "--compare: batch_size: expected a whole number of at least 1"),
+        ("num_ipus=0", "--compare: num_ipus: expected a whole number of at least 1"),
+        ("target=bwo", "--compare: target: IPU target 'bwo' is not known"),
+        ("batch_size", "did you mean batch_size?"),
+    ],
+)
+def test_a_wrong_setting_to_compare_with_blames_no_other_option(onnx_file, run, text, told):
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
+    assert status == 2
+    assert told in err
+    assert "argument" not in err
+
+
+def test_a_misspelt_axis_of_a_sweep_is_told_the_right_one(onnx_file, run):
+    status, _, err = run(onnx_file, "--sweep", "batch=1")
+    assert status == 2
+    assert "found 'batch=1'; did you mean batch_size?" in err
+
+
+def test_a_report_does_not_overwrite_the_model(onnx_file, run):
+    content = onnx_file.read_bytes()
+    status, _, err = run(onnx_file, "--batch_size", 1, "--html", onnx_file)
+    assert status == 1
+    assert f"--html: {onnx_file}: it is an input of the same command" in err
+    assert onnx_file.read_bytes() == content
+
+
 def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "target=c700")
     assert status == 2

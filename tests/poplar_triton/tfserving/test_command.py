@@ -203,10 +203,10 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
             ["MODELS", "--rest_api_port", "8500"],
             "--rest_api_port: expected another port than --port, found 8500",
         ),
-        (["MODELS", "--triton_private_key", "FILE"], "similar options require --triton_ssl"),
+        (["MODELS", "--triton_private_key", "FILE"], "--triton_private_key requires --triton_ssl"),
         (
             ["--triton", "h:1", "--triton_root_certificates", "FILE"],
-            ("similar options require --triton_ssl"),
+            "--triton_root_certificates requires --triton_ssl",
         ),
         (
             ["--triton", "h:1", "--triton_ssl", "--triton_private_key", "FILE"],

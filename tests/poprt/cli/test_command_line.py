@@ -312,3 +312,27 @@ def test_a_smaller_batch_is_advised_only_where_it_would_have_rows(
     told = capsys.readouterr().out
     assert "not proven to be independent: node" in told
     assert ("with --batch_size 1 requests can have any number of rows" in told) is is_told
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["--target", "bow"], 2, "unknown option '--target'; did you mean --ipu_version?"),
+        (["-o", "out"], 2, "unknown option '-o'; did you mean --output_dir?"),
+        (["--ipu_version", "bwo"], 2, "did you mean bow?"),
+        (["--data_preprocess", "gone.npz"], 1, "--data_preprocess: gone.npz: No such file"),
+        (["--data_preprocess", "notes.txt"], 1, "notes.txt: expected arrays by input name"),
+        (["--fp16_skip_op_names", "activat", "--precision", "fp16"], 1, "did you mean activate?"),
+        (["--fp16_skip_op_types", "MatMull", "--precision", "fp16"], 1, "did you mean MatMul?"),
+        (["--remove_outputs", "yy"], 1, "did you mean y?"),
+    ],
+)
+def test_a_wrong_option_is_told_and_nothing_is_written(
+    model, tmp_path, monkeypatch, capsys, words, status, told
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("notes")
+    before = sorted(tmp_path.rglob("*"))
+    assert poprt("-i", model, "--batch_size", 2, *words) == status
+    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert sorted(tmp_path.rglob("*")) == before
