@@ -85,4 +85,5 @@ def test_a_command_refuses_what_it_cannot_use(files, tmp_path):
     others = SERVERS if util.find_spec("tensorflow") else (*SERVERS, *TENSORFLOW)
     calls = [call for call in CALLS if call.command not in others or not call.may_succeed]
     chosen = calls if ALL else random.Random(0).sample(calls, NUM_RUN)
-    assert run_all(chosen, files, tmp_path) == []
+    faults = run_all(chosen, files, tmp_path)
+    assert not faults, "\n".join(map(str, faults))

@@ -347,6 +347,7 @@ def test_how_long_a_start_may_take_is_an_option(repository, write_program, capsy
 
 
 def test_a_server_that_is_no_program_is_an_error(repository, tmp_path, capsys):
+    (tmp_path / "none").touch()
     assert serve(repository, "--server", str(tmp_path / "none")) == 1
     assert "--server " in (err := capsys.readouterr().err)
     assert "expected a program to run, found none" in err
@@ -396,7 +397,7 @@ def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
-    assert (ended.stdout, "no such folder" in ended.stderr) == ("[]\n", True)
+    assert (ended.stdout, "No such file" in ended.stderr) == ("[]\n", True)
 
 
 @pytest.mark.parametrize("first", ["serve", "tfserving", "profile", "doctor", "--help", "nothing"])

@@ -49,7 +49,9 @@ def test_data_and_options_that_a_tool_has_replaced_are_named(tmp_path, word):
 
 def test_a_compiled_file_is_named(compile_popef, tmp_path):
     compile_popef(linear_model()).rename(tmp_path / "model.onnx")
-    with pytest.raises(SimIpuError, match="it is a PopEF file; it is compiled already"):
+    with pytest.raises(
+        SimIpuError, match="expected an ONNX model, found a PopEF file; it is compiled already"
+    ):
         OnnxFrontend(tmp_path / "model.onnx").open_model()
 
 

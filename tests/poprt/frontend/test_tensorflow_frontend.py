@@ -107,10 +107,7 @@ def answer(folder, **fed):
 @pytest.mark.skipif(bool(importlib.util.find_spec("tensorflow")), reason="TensorFlow is installed")
 def test_without_the_package_one_line_says_what_to_install_before_any_work(capsys, tmp_path):
     assert (
-        poprt(
-            "-i", tmp_path / "model", "--framework", "tensorflow", "--output_dir", tmp_path / "made"
-        )
-        == 1
+        poprt("-i", tmp_path, "--framework", "tensorflow", "--output_dir", tmp_path / "made") == 1
     )
     (line,) = capsys.readouterr().err.splitlines()
     assert (
