@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_SECONDS
 from wrong_calls import (
-    SERVERS,
+    UNBOUNDED,
     Answer,
     find_faults,
     iter_calls,
@@ -82,7 +82,7 @@ def run_all(calls, files, folder):
 @pytest.mark.slow
 def test_a_command_refuses_what_it_cannot_use(files, tmp_path):
     """A sample of the calls: those of `make wrong-calls` take minutes."""
-    others = SERVERS if util.find_spec("tensorflow") else (*SERVERS, *TENSORFLOW)
+    others = UNBOUNDED if util.find_spec("tensorflow") else (*UNBOUNDED, *TENSORFLOW)
     calls = [call for call in CALLS if call.command not in others or not call.may_succeed]
     chosen = calls if ALL else random.Random(0).sample(calls, NUM_RUN)
     faults = run_all(chosen, files, tmp_path)

@@ -153,6 +153,8 @@ class OnnxSource:
             self._model = onnx.load(file, format="protobuf", load_external_data=False)
         except DecodeError as error:
             raise CompileError(describe_invalid(file, error)) from error
+        if not self._model.HasField("graph"):  # as of an empty file, which protobuf reads
+            raise CompileError(describe_invalid(file, "it has no graph"))
         for name in ("spell_domains", "inline_custom_operators", "check_operators"):
             self._model = get_pass(name)(self._model)
         strip_weights(self._model, find_folders(file))
