@@ -213,7 +213,8 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record, without characters that a terminal interprets."""
-        return f"{self._program}: {record.levelname.lower()}: {escape(shorten_words(record.getMessage()))}"
+        text = escape(shorten_words(record.getMessage()))
+        return f"{self._program}: {record.levelname.lower()}: {text}"
 
 
 @contextmanager

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault, find_shell_fault
+from popef._tools.text import (
+    MAX_NAME_CHARACTERS,
+    escape,
+    find_name_fault,
+    find_near,
+    find_shell_fault,
+    shorten_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +92,32 @@ def test_other_characters_are_one_word_to_a_shell(tmp_path):
     path = "/models/Ünï-code_1.2@%+=:,~#!^/模型"
     assert find_shell_fault(path) is None
     assert read_words(path, tmp_path) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("batch", "batch_size"),
+        ("size", "batch_size"),
+        ("BATCH-SIZE", "batch_size"),
+        ("precison", "precision"),
+        ("zz", None),
+        ("", None),
+        ("ze", None),
+    ],
+)
+def test_a_misspelt_name_is_near_one_that_it_is_a_word_of(name, near):
+    assert find_near(name, ["batch_size", "precision", "target"]) == near
+
+
+def test_a_minimum_similarity_leaves_parts_of_names_out():
+    assert find_near("batch", ["batch_size"], 0.8) is None
+    assert find_near("timeout_n", ["timeout_ns"], 0.8) == "timeout_ns"
+
+
+def test_of_a_long_word_the_ends_are_left():
+    assert shorten_words("found nnn") == "found nnn"
+    text = shorten_words(f"found {'n' * 400}m; see --help")
+    assert text.startswith("found nnn")
+    assert "nm; see --help" in text
+    assert len(text) < 350
