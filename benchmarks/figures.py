@@ -26,6 +26,7 @@ from onnxgraph import graph_values, infer_shapes
 from poplar_triton.profile.source import OnnxSource
 from poprt.passes.precision.eight_bits import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
+from poprt.profiling.model_profile import find_batch_size
 from published import DATA, converter_options, published_models
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.operators.formulas.narrow import Narrow, plan_narrow
@@ -86,7 +87,7 @@ def _answer(
     calibration: Calibration,
     seconds: Callable[[Estimate], float],
 ) -> Answer:
-    found = estimate(model, target, options, calibration=calibration)
+    found = estimate(model, target, options, find_batch_size(model), calibration)
     num_bytes = sum(value.bytes for value in graph_values(infer_shapes(model).graph).values())
     return Answer(seconds(found), found, num_bytes)
 

@@ -254,7 +254,7 @@ def make_errors(points: Sequence[Point]) -> dict[str, Any]:
             groups.setdefault(key, []).append(point)
     return {
         "source": "benchmarks/validation.py, every constant chosen without the network",
-        "version": 2,
+        "version": 3,
         "layers": sorted(layers),
         "memory": asdict(find_close_verdicts(list(memory_cases.iter_verdicts()))),
         "groups": [
@@ -265,6 +265,7 @@ def make_errors(points: Sequence[Point]) -> dict[str, Any]:
                 "figures": len(members),
                 "median_error": round(statistics.median(point.error for point in members), 3),
                 "within_25": round(statistics.mean(point.error <= _NEAR for point in members), 3),
+                "networks": list(dict.fromkeys(point.network for point in members)),
             }
             for (kind, precision), members in sorted(groups.items(), key=str)
         ],

@@ -198,6 +198,35 @@ def test_the_map_shows_the_chosen_category_in_its_own_colours(opened, tiles):
         assert each["name"] + (" (average)" if each["average"] else "") in named
 
 
+def count_cell_colours(browser) -> int:
+    """Return the number of colours in the middles of the cells."""
+    return browser.run(
+        """const canvas = document.getElementById("tile-map"), pen = canvas.getContext("2d"), found = new Set();
+        const size = canvas.width / 64;
+        for (let tile = 0; tile < 1472; tile++)
+            found.add(pen.getImageData((tile % 64 + 0.4) * size, (Math.floor(tile / 64) + 0.4) * size, 1, 1).data.join());
+        return found.size;"""
+    )
+
+
+def test_tiles_that_hold_nearly_the_same_have_different_colours_and_a_scale(opened, tiles):
+    names = [each["name"] for each in tiles["memory"][0]["categories"]]
+    for what in ("all that a tile holds", *names, "compute", "idle"):
+        enter(opened, "tile-what", what, "change")
+        memory, cycles = tiles["memory"][0], tiles["cycles"][0]
+        by_name = {each["name"]: each["tiles"] for each in memory["categories"]}
+        runs = by_name.get(what) or cycles.get(what) or memory["tiles"]
+        values = {value for _, value in runs}
+        scale = told(opened, "tile-scale")
+        if len(values) == 1:
+            assert scale.startswith("every tile: "), what
+            continue
+        assert count_cell_colours(opened) >= min(len(values), 3), what
+        assert "smallest " in scale, what
+        low, high = scale.partition("smallest ")[2].partition(";")[0].split(", largest ")
+        assert not high.startswith(low), what
+
+
 def test_each_ipu_has_its_own_map(browser, made_for_two):
     page, tiles = made_for_two
     show(browser, page)

@@ -23,7 +23,7 @@ from simipu.target import Target
 
 import popef
 from poprt.pipeline import estimate
-from poprt.profiling.kinds import describe_kind, kind_of, layer_shares
+from poprt.profiling.kinds import UNVALIDATED_SHARE, describe_kind, kind_of, layer_shares
 
 FILE = "errors.json"
 _MIN_FIGURES = 3
@@ -46,16 +46,18 @@ class ExpectedError:
     """Median of |modelled / measured - 1| of the measured times."""
     within_25: float
     """Share of the measurements that are at most 25 % off, 0 to 1."""
+    networks: tuple[str, ...] = ()
+    """Names of the networks."""
 
     def describe(self) -> str:
         """Return the error as a sentence."""
         of = describe_kind(self.kind)
         words = f"{of} in {self.precision}" if self.precision else f"{of} in any precision"
-        networks = "1 network" if self.families == 1 else f"{self.families} networks"
+        names = " and ".join(filter(None, (", ".join(self.networks[:-1]), *self.networks[-1:])))
         return (
             f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
-            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {networks}, each "
-            "left out)"
+            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} published times of {names}, "
+            "each network left out of the fit)"
         )
 
 
@@ -95,27 +97,46 @@ class Validation:
     @staticmethod
     def parse(document: Mapping[str, Any]) -> Validation:
         """Return the contents of the document that `make validation` wrote."""
-        groups = tuple(ExpectedError(**group) for group in document["groups"])
+        groups = tuple(
+            ExpectedError(**{**group, "networks": tuple(group["networks"])})
+            for group in document["groups"]
+        )
         memory = CloseVerdicts(**document["memory"])
         return Validation(groups, frozenset(document["layers"]), memory)
 
 
 def find_error(estimate: Estimate, precision: str) -> ExpectedError | None:
     """Return the expected error of networks of the same kind, in the same precision if enough were
-    measured, else in any; None for a kind that was never validated."""
-    return choose_error(read_validation().groups, kind_of(estimate), precision)
+    measured, else in any; None for a kind that was never validated, and for a network that spends
+    much of its time in layers that no validated network has."""
+    if sum(find_unvalidated(estimate).values()) >= UNVALIDATED_SHARE:
+        return None
+    return find_error_of_kind(kind_of(estimate), precision)
+
+
+def find_error_of_kind(kind: str, precision: str) -> ExpectedError | None:
+    """Return the expected error of a kind of networks; None for one that was never validated."""
+    return choose_error(read_validation().groups, kind, precision)
+
+
+def find_unvalidated(estimate: Estimate) -> dict[str, float]:
+    """Return the share of the cycles of each kind of layer that no validated network has, 0 to 1,
+    largest first."""
+    validated = read_validation().layers
+    shares = layer_shares(estimate)
+    return {layer: share for layer, share in shares.items() if layer not in validated}
 
 
 def choose_error(
     groups: Sequence[ExpectedError], kind: str, precision: str
 ) -> ExpectedError | None:
     """Return the nearest of the groups of a kind that have enough figures."""
-    found = {
-        each.precision: each
-        for each in groups
-        if each.kind == kind and each.figures >= _MIN_FIGURES
+    by_precision = {
+        group.precision: group
+        for group in groups
+        if group.kind == kind and group.figures >= _MIN_FIGURES
     }
-    return found.get(precision) or found.get(None)
+    return by_precision.get(precision) or by_precision.get(None)
 
 
 @cache
@@ -227,9 +248,13 @@ class Profile:
     def unvalidated_layers(self) -> dict[str, float]:
         """Share of the cycles of each kind of layer that no validated network has, largest
         first."""
-        known = read_validation().layers
-        shares = layer_shares(self.estimate)
-        return {layer: share for layer, share in shares.items() if layer not in known}
+        return find_unvalidated(self.estimate)
+
+    @property
+    def is_validated_kind(self) -> bool:
+        """Whether times of such networks were published, so that their error is known if their
+        layers are."""
+        return find_error_of_kind(self.kind, self.precision) is not None
 
     @property
     def latency_parts(self) -> LatencyParts:
@@ -359,12 +384,12 @@ def make_profile(
     Nodes without a name are named, in place, after their results.
     """
     name_nodes(model.graph)
-    batch = batch_size or _input_batch(model)
+    batch = batch_size or find_batch_size(model)
     precision = find_precision(model, precision)
     return Profile(name, precision, batch, estimate(model, target, options, batch))
 
 
-def _input_batch(model: onnx.ModelProto) -> int:
+def find_batch_size(model: onnx.ModelProto) -> int:
     """Return the leading dimension that the inputs of a static graph share; 1 if there is none."""
     inputs = find_inputs(model.graph)
     shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in inputs]

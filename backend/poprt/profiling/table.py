@@ -101,21 +101,22 @@ def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
 
 def describe_error(profile: Profile) -> str:
     """Return the expected error of such figures, and the layers that no validated network has."""
-    found = profile.expected_error
-    told = (
-        found.describe()
-        if found
-        else f"error unknown: {describe_kind(profile.kind)} were never validated, since nobody "
-        "published their times"
-    )
+    error = profile.expected_error
     layers = [
         f"{layer} ({share:.0%})"
         for layer, share in profile.unvalidated_layers.items()
         if share >= _TOLD_SHARE
     ]
-    if layers:
-        told += f"; no validated network has its layers of {', '.join(layers)} of the time"
-    return told
+    missing = f"no validated network has its layers of {', '.join(layers)} of the time"
+    if error is not None:
+        return f"{error.describe()}; {missing}" if layers else error.describe()
+    if profile.is_validated_kind:
+        return f"error unknown: {missing}"
+    told = (
+        f"error unknown: {describe_kind(profile.kind)} were never validated, since nobody "
+        "published their times"
+    )
+    return f"{told}; {missing}" if layers else told
 
 
 def describe_warnings(profile: Profile) -> list[str]:

@@ -122,6 +122,8 @@ class Estimate:
     """Function that lists the tensors on the chip, once; `variables` calls it."""
     host_input_bytes: int = 0
     """Bytes transferred from the host in one run."""
+    output_shapes: tuple[tuple[int, ...], ...] = ()
+    """Shapes of the graph's outputs."""
     cycles: int = field(init=False)
     """Cycles of one batch on the chip, from the first node to the last, without host transfers."""
 
@@ -322,6 +324,9 @@ def estimate(
         list_variables=cache(partial(find_variables, graph, ipus, walk, operators)),
         host_input_bytes=sum(
             values[info.name].bytes for info in find_inputs(graph) if info.name in values
+        ),
+        output_shapes=tuple(
+            values[info.name].shape for info in graph.output if info.name in values
         ),
     )
 

@@ -60,7 +60,7 @@ const report = (() => {
   const fitting = (fits) => make("b", { class: fits ? "good" : "bad" }, fits ? "fits" : "does not fit");
 
   // The colour of a page's variable, or a colour itself, for a style.
-  const css = (shade) => (shade.startsWith("#") ? shade : `var(--${shade})`);
+  const css = (shade) => (/^#|\(/.test(shade) ? shade : `var(--${shade})`);
 
   // Black or white, whichever has more contrast on a shade by the formula of WCAG.
   function inkOn(shade) {

@@ -12,7 +12,7 @@ async function readTiles(text) {
 }
 
 function makeTiles(tools, canvases, columns, tiles) {
-  const { make, section, table, breakable, whole, percent, kib, seconds, colour } = tools;
+  const { make, section, table, breakable, whole, percent, kib, seconds, colour, legend } = tools;
   const { steps, variables, mappings } = tiles;
   const count = steps.name.length;
   const PAGE_ROWS = 100;
@@ -41,22 +41,45 @@ function makeTiles(tools, canvases, columns, tiles) {
   function makeMap() {
     const per = tiles.tiles_per_ipu;
     const causes = ["compute", "exchange", "sync", "host", "idle"];
-    const state = { ipu: 0, what: ALL, tile: null, values: null, low: 0, high: 0 };
+    const state = { ipu: 0, what: ALL, tile: null, values: null, sorted: null, shares: null };
     const memory = () => tiles.memory[state.ipu];
     const cycles = () => tiles.cycles.find((each) => each.ipu === memory().ipu);
-    const text = (value) => (causes.includes(state.what) ? whole(value) + " cycles" : kib(value));
+    const exact = (value) => whole(value) + (causes.includes(state.what) ? " cycles" : " bytes");
+    const text = (value) => (causes.includes(state.what) ? exact(value) : kib(value));
     const columns = (width) => Math.min(64, Math.max(16, Math.floor(width / 10)));
 
     function read() {
       const runs = state.what === ALL ? memory().tiles : causes.includes(state.what) ? cycles()?.[state.what]
         : memory().categories.find((each) => each.name === state.what)?.tiles;
       state.values = runs ? expand(runs) : new Float64Array(per);
-      state.low = state.values.reduce((a, b) => Math.min(a, b), Infinity);
-      state.high = state.values.reduce((a, b) => Math.max(a, b), 0);
+      state.sorted = [...state.values].sort((a, b) => a - b);
+      state.shares = rank(state.sorted);
     }
 
-    // A cell's colour: from the page's to the accent, by its place between the lowest and the highest, or from 0.
-    const share = (value) => { const low = stretch.checked ? state.low : 0; return state.high > low ? (value - low) / (state.high - low) : 1; };
+    // The place of each value among all tiles, from 0 for the smallest to 1 for the largest: the middle of its equals. A
+    // scale in proportion to the bytes would show one colour, because tiles hold nearly the same, or one tile much more.
+    function rank(sorted) {
+      const middles = new Map();
+      for (let from = 0, to; from < sorted.length; from = to) {
+        for (to = from; sorted[to] === sorted[from];) to++;
+        middles.set(sorted[from], (from + to) / 2);
+      }
+      const ends = [...middles.values()], low = ends[0], length = ends.at(-1) - low;
+      return new Map([...middles].map(([value, middle]) => [value, length ? (middle - low) / length : 0.5]));
+    }
+    const alpha = (value) => 0.06 + 0.94 * state.shares.get(value);
+
+    // What the colours mean: the values of tiles at even places from the smallest to the largest, and their difference.
+    function describeScale() {
+      const { sorted } = state, low = sorted[0], high = sorted.at(-1);
+      if (low === high) return [`every tile: ${text(low)}`];
+      const places = [...new Set([0, 0.25, 0.5, 0.75, 1].map((share) => sorted[Math.round(share * (sorted.length - 1))]))];
+      const print = new Set(places.map(text)).size < places.length ? exact : text;
+      const more = low ? `, ${percent(high / low - 1)} more` : "";
+      return [legend(places.map((value) => [`color-mix(in srgb, var(--map) ${100 * alpha(value)}%, transparent)`, print(value)])),
+        `smallest ${print(low)}, largest ${print(high)}${more}; tiles are coloured by their order`];
+    }
+
     const place = (tile, width) => { const across = columns(width), size = width / across; return [(tile % across) * size, Math.floor(tile / across) * size, size]; };
     const heightOf = (width) => Math.ceil(Math.ceil(per / columns(width)) * (width / columns(width)));
 
@@ -64,7 +87,7 @@ function makeTiles(tools, canvases, columns, tiles) {
       pen.fillStyle = colour("map");
       for (let tile = 0; tile < per; tile++) {
         const [x, y, size] = place(tile, width);
-        pen.globalAlpha = 0.06 + 0.94 * share(state.values[tile]);
+        pen.globalAlpha = alpha(state.values[tile]);
         pen.fillRect(x, y, size - 1, size - 1);
       }
       pen.globalAlpha = 1;
@@ -77,11 +100,10 @@ function makeTiles(tools, canvases, columns, tiles) {
 
     const map = canvases.canvas("tile-map", "Map of the tiles, one cell each, row by row", heightOf, draw);
     const told = make("p", { id: "tile-told", class: "told", "aria-live": "polite" });
-    const key = make("span", { id: "tile-scale", class: "note" });
+    const key = make("div", { id: "tile-scale", class: "note" });
     const detail = make("div", { id: "tile-detail" });
     const number = make("input", { id: "tile-number", type: "number", min: 0, max: per - 1, "aria-label": "Tile number", placeholder: "tile",
       oninput: (event) => { if (event.target.value !== "") pick(Number(event.target.value), false); } });
-    const stretch = make("input", { type: "checkbox", id: "tile-stretch", onchange: () => refresh() });
     const what = make("select", { id: "tile-what", "aria-label": "What the map shows", onchange: (event) => { state.what = event.target.value; refresh(); } });
     const ipu = make("select", { id: "tile-ipu", "aria-label": "IPU of the map", onchange: (event) => { state.ipu = Number(event.target.value); offer(); refresh(); } },
       ...tiles.memory.map((each, k) => option(k, `IPU ${each.ipu}`)));
@@ -98,8 +120,7 @@ function makeTiles(tools, canvases, columns, tiles) {
 
     function refresh() {
       read();
-      const low = stretch.checked ? state.low : 0;
-      key.textContent = `pale: ${text(low)} · full colour: ${text(state.high)} · lowest ${text(state.low)}`;
+      key.replaceChildren(...describeScale());
       map.redraw();
       show();
     }
@@ -147,14 +168,14 @@ function makeTiles(tools, canvases, columns, tiles) {
     });
     offer();
     read();
-    state.tile = state.values.indexOf(state.high); // a fullest tile to begin with
+    state.tile = state.values.indexOf(state.sorted.at(-1)); // a fullest tile to begin with
     refresh();
     const balance = tiles.memory.map((each) => [each.ipu, figure(each.peak_step, (step) => steps.name[step]), kib(each.mean_bytes), kib(each.mapped_fullest_bytes),
       figure(each.balance, percent), kib(each.fullest_bytes)]);
     section("tiles", "Tiles", `Memory of each of ${whole(per)} tiles when its IPU is fullest, and what each does in a batch. Click a cell, type its number, or use the arrow keys. `
       + "Figures marked as averages are totals that the model spreads evenly; a plan says where the others are. "
       + "Cycles are averages, too: every tile at work is taken to be like the busiest one.",
-    make("div", { class: "bar" }, what, tiles.memory.length > 1 ? ipu : null, number, make("label", {}, stretch, " colours from the lowest tile")),
+    make("div", { class: "bar" }, what, tiles.memory.length > 1 ? ipu : null, number),
     map.element, key, told, detail,
     make("h3", {}, "Tile balance"), make("p", { class: "note" }, "Mean over fullest tile of the map. The estimate's fullest tile is what “fits” compares: the mean times a measured imbalance."),
     table(["IPU|", "fullest while", "mean|", "fullest of the map|", "balance|", "estimate's fullest|"], balance, "balance"),
