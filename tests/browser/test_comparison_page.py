@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from poplar_triton.compare.systems import MEASURED, MODELLED, Comparison, Point,
 from report_pages import show
 from simipu.target import TARGETS
 
+ADDRESS = "https://example.org/of-a-model"
 HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>"
 
 
@@ -28,7 +30,7 @@ def make_comparison() -> Comparison:
         [
             System("c600", "C600", MODELLED, chip, power=power, num_ipus=1),
             System("cpu", HOSTILE, MEASURED, cpu, notes=[HOSTILE], energy_reason="unknown"),
-            System("gpu", "GPU", MEASURED, reason="not measured: no GPU"),
+            System("gpu", "GPU", MEASURED, reason=f"not measured: no GPU, `see` {ADDRESS}"),
         ],
         0.005,
         {"c600": 3.6},
@@ -129,6 +131,49 @@ def test_all_points_are_listed_and_the_power_has_its_source(opened):
         "185 W",
     )
     assert "docs.graphcore.ai/projects/C600-datasheet" in source
+
+
+def test_sources_are_links_and_addresses_from_elsewhere_are_text(opened):
+    links = opened.run(
+        "return [...document.querySelectorAll('main a')].map((link) => [link.href, link.textContent])"
+    )
+    sources = TARGETS["ipu21"].power.sources
+    assert [address for address, _ in links] == [*sources, *sources], "in the notes and the table"
+    assert all(address == text for address, text in links)
+    assert ADDRESS in opened.run("return document.getElementById('notes').textContent")
+
+
+def test_commands_in_sentences_are_code_without_backticks(opened):
+    codes = opened.run(
+        "return [...document.querySelectorAll('code')].map((code) => code.textContent)"
+    )
+    assert "poplar-triton profile" in codes
+    assert "see" in codes
+    assert "`" not in opened.run("return document.body.innerText")
+
+
+def test_each_note_is_an_item_that_begins_with_its_systems(opened):
+    notes = opened.run("""return [...document.querySelectorAll("#notes li")].map((item) =>
+        [item.querySelector("b").textContent, getComputedStyle(item).display,
+         item.nextElementSibling ? item.nextElementSibling.getBoundingClientRect().top
+          - item.getBoundingClientRect().bottom : 9]);""")
+    assert [name for name, _, _ in notes][-1] == "gpu"
+    assert all(gap >= 4 for _, _, gap in notes), "the notes do not run together"
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_row_of_a_table_is_hidden_in_a_box_that_scrolls_down(browser, tmp_path, width):
+    comparison = make_comparison()
+    points = [Point(size, 0.001 * size, 1000.0, error="error") for size in range(1, 80)]
+    systems = [replace(comparison.systems[0], points=points), *comparison.systems[1:]]
+    file = tmp_path / "long.html"
+    file.write_text(make_report(replace(comparison, systems=systems)), encoding="utf-8")
+    show(browser, file)
+    browser.resize(width, 600)
+    boxes = browser.run("""return [...document.querySelectorAll(".scroll")]
+        .map((box) => [box.scrollHeight, box.clientHeight]);""")
+    assert max(height for height, _ in boxes) > 600
+    assert all(height <= shown for height, shown in boxes)
 
 
 @pytest.mark.parametrize("width", [1280, 400])

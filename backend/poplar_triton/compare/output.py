@@ -24,6 +24,7 @@ _UNITS = (("J", 1.0), ("mJ", 1e3), ("uJ", 1e6))
 _MAX_TEXT = 1000
 _HUNDRED = 100
 """Numbers from here on have three digits before the point."""
+_OF_TEN = "for nine of ten calls "
 _METHOD = (
     "Chips are modelled: no chip was used, and their figures are those of `poplar-triton "
     "profile`, with the error that validation found for similar networks. Their throughput is "
@@ -47,8 +48,8 @@ def print_systems(comparison: Comparison, console: Console) -> None:
     for row in rows:
         add_row(table, row)
     console.print(table)
-    for note in list_notes(comparison):
-        console.print(cell(note))
+    for names, note in list_notes(comparison):
+        console.print(cell(f"{names}: {note}"))
 
 
 def _describe_subject(comparison: Comparison) -> str:
@@ -122,14 +123,14 @@ def _describe_joules(value: float) -> str:
     return f"{describe_number(value * scale)} {unit}"
 
 
-def list_notes(comparison: Comparison) -> list[str]:
+def list_notes(comparison: Comparison) -> list[tuple[str, str]]:
     """Return what has to be known about the rows: conditions, errors, and why something is
-    missing; what several systems share is named once."""
+    missing, each after the names of the systems that share it."""
     told: dict[str, list[str]] = {}
     for system in comparison.systems:
         for note in _iter_notes(comparison, system):
             told.setdefault(note, []).append(system.name)
-    return [f"{', '.join(names)}: {escape(note, _MAX_TEXT)}" for note, names in told.items()]
+    return [(", ".join(names), escape(note, _MAX_TEXT)) for note, names in told.items()]
 
 
 def _iter_notes(comparison: Comparison, system: System) -> list[str]:
@@ -141,7 +142,8 @@ def _iter_notes(comparison: Comparison, system: System) -> list[str]:
     if best is not None and chosen is None:
         fastest = min(point.bounding_seconds for point in system.usable)
         notes.append(
-            f"no batch size is within the limit: the fastest takes {describe_seconds(fastest)}"
+            f"no batch size is within the limit: {_OF_TEN if best.spread else ''}the fastest takes "
+            f"{describe_seconds(fastest)}"
         )
     if chosen is not None:
         if chosen.how:
@@ -183,6 +185,7 @@ def describe_page(comparison: Comparison) -> dict[str, Any]:
         "method": _METHOD,
         "energy": _ENERGY,
         "powers": _list_powers(comparison.systems),
+        "links": _list_sources(comparison.systems),
     }
 
 
@@ -200,8 +203,8 @@ def _describe_system(comparison: Comparison, system: System) -> dict[str, Any]:
 def _describe_figures(system: System, point: Point) -> dict[str, Any]:
     spread = point.spread
     calls = (
-        f"{spread.calls:,} calls, {describe_seconds(spread.p10_seconds)} to "
-        f"{describe_seconds(spread.p90_seconds)}"
+        f"{spread.calls:,} {'call' if spread.calls == 1 else 'calls'}, "
+        f"{describe_seconds(spread.p10_seconds)} to {describe_seconds(spread.p90_seconds)}"
         if spread
         else ""
     )
@@ -217,6 +220,12 @@ def _describe_figures(system: System, point: Point) -> dict[str, Any]:
         "how": point.how,
         "energy": describe_energy(system.find_energy(point)),
     }
+
+
+def _list_sources(systems: Sequence[System]) -> list[str]:
+    """Return the addresses that this program names, which the page may link."""
+    sources = (source for system in systems if system.power for source in system.power.sources)
+    return list(dict.fromkeys(sources))
 
 
 def _list_powers(systems: Sequence[System]) -> list[list[str]]:

@@ -18,13 +18,24 @@ from poplar_triton.migrate.repository import Found, Tensor
 from poplar_triton.migrate.verdicts import Judged
 from poplar_triton.profile.report import make_page
 
-_COLUMNS = ("model", "version|", "verdict", "graph", "made by", "for", "batch|", "time|", "fits")
+_COLUMNS = (
+    "model",
+    "version|",
+    "verdict",
+    "graph",
+    "made by",
+    "for",
+    "batch|",
+    "chip's time|",
+    "fits",
+)
 _MAX_TEXT = 2000
 _MAX_MATCHES = 5
 _METHOD = (
     "A model that runs was loaded, in a process with limits. Time and fit are modelled: no chip "
-    "was used. A match is certain if all names, shapes and weights agree, likely if shapes and "
-    "weights agree, or shapes and names of a file without weights, and else possible."
+    "was used. The chip's time is that of a run, without the host and its link. A match is "
+    "certain if all names, shapes and weights agree, likely if shapes and weights agree, or "
+    "shapes and names of a file without weights, and else possible."
 )
 
 
@@ -34,8 +45,8 @@ def print_all(judged: Sequence[Judged], faults: Sequence[Graph], console: Consol
     for each in judged:
         add_row(table, _make_row(each))
     console.print(table)
-    for note in list_notes(judged, faults):
-        console.print(cell(note))
+    for about, note in list_notes(judged, faults):
+        console.print(cell(f"{about}: {note}"))
 
 
 def _make_row(judged: Judged) -> list[str]:
@@ -61,13 +72,15 @@ def describe_maker(found: Found) -> str:
     return " ".join(filter(None, words))
 
 
-def list_notes(judged: Sequence[Judged], faults: Sequence[Graph]) -> list[str]:
-    """Return what is to be done and was seen, a line each."""
+def list_notes(judged: Sequence[Judged], faults: Sequence[Graph]) -> list[tuple[str, str]]:
+    """Return what is to be done and was seen, each after the model or file that it is about."""
     notes = [
-        f"{each.found.name}/{each.found.version}: {text}" for each in judged for text in _note(each)
+        (f"{model.found.name}/{model.found.version}", text)
+        for model in judged
+        for text in _note(model)
     ]
-    notes += [f"{each.describe()} cannot be read: {each.fault}" for each in faults]
-    return [escape(note, _MAX_TEXT) for note in notes]
+    notes += [(f"{graph.describe()} cannot be read", graph.fault) for graph in faults]
+    return [(escape(about, _MAX_TEXT), escape(note, _MAX_TEXT)) for about, note in notes]
 
 
 def _note(judged: Judged) -> Iterator[str]:

@@ -7,7 +7,7 @@ const report = (() => {
 
   const short = (text, most) => (text.length > most ? text.slice(0, most / 2) + "…" + text.slice(-most / 2 + 1) : text);
   // The parts of a name, which is broken only between them: not in words, nor before a number as in layer.0.
-  const split = (name) => name.split(/(?<=[^\s/:|-][/:|])|(?<=[^\s-][._-])(?=\p{L})/u);
+  const split = (name) => name.split(/(?<=[^\s/:|-][/:|])(?!\/)|(?<=[^\s-][._-])(?=\p{L})/u);
   const whole = (value) => Math.round(value).toLocaleString("en-US");
   // As the terminal shows it: Python rounds a tie to the even digit.
   const percent = (share) => (100 * share - (100 * share % 1 === 0.25 ? 0.01 : 0)).toFixed(1) + "%";
@@ -38,24 +38,42 @@ const report = (() => {
     return made;
   }
 
+  // A sentence of the program: `code` between backticks, and a link for each address that the page itself names. Other
+  // addresses may be a model's text and stay text.
+  function prose(text) {
+    const made = document.createDocumentFragment(), links = [...(page.links || [])].sort((one, two) => two.length - one.length);
+    const escaped = links.map((link) => link.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+    for (const part of String(text).split(new RegExp(["(`[^`]+`", ...escaped].join("|") + ")"))) {
+      if (links.includes(part)) made.append(make("a", { href: part, rel: "noopener noreferrer" }, breakable(part)));
+      else if (/^`.+`$/.test(part)) made.append(make("code", {}, breakable(part.slice(1, -1))));
+      else made.append(breakable(part));
+    }
+    return made;
+  }
+
+  // Remarks, an item each: whom it is about, and the text.
+  const remarks = (id, notes) => make("ul", { class: "warnings", id },
+    ...notes.map(([about, text]) => make("li", {}, ...(about ? [make("b", {}, breakable(about)), ": "] : []), prose(text))));
+
   function section(id, title, note, ...children) {
     const made = make("section", { id, "aria-labelledby": id + "-title" }, make("h2", { id: id + "-title" }, title));
-    if (note) made.append(make("p", { class: "note" }, breakable(note)));
+    if (note) made.append(make("p", { class: "note" }, prose(note)));
     made.append(...children.filter((child) => child !== null));
     document.getElementById("main").append(made);
     document.getElementById("contents").append(make("a", { href: "#" + id }, title));
     return made;
   }
 
-  function table(columns, rows, id) {
+  function table(columns, rows, id, tall = false) {
     const head = columns.map((name) => make("th", { class: name.endsWith("|") ? "n" : "", scope: "col" }, name.replace("|", "")));
     const body = rows.map((row) => make("tr", {}, ...row.map((cell, i) =>
       make("td", { class: columns[i].endsWith("|") ? "n" : "text" }, cell instanceof Node ? cell : breakable(cell)))));
-    return scrolled(make("table", { id }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
+    return scrolled(make("table", { id }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)), tall);
   }
 
-  // A table in a box of its own, in which its head stays; the keyboard scrolls it too.
-  const scrolled = (made) => make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, made);
+  // A table in a box of its own that scrolls sideways, by the keyboard too. All its rows are seen, except in a `tall` one of
+  // hundreds, whose head stays in place.
+  const scrolled = (made, tall = false) => make("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, made);
 
   const fitting = (fits) => make("b", { class: fits ? "good" : "bad" }, fits ? "fits" : "does not fit");
 
@@ -107,5 +125,5 @@ const report = (() => {
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));
   return { page, redraws, short, split, whole, percent, kib, colour, css, inkOn, seconds, make, breakable, section, table, scrolled, fitting,
-    legend, showTip, tipped };
+    prose, remarks, legend, showTip, tipped };
 })();

@@ -1,7 +1,7 @@
 // Draws the page of a comparison out of its document, with what base.js has.
 "use strict";
 (() => {
-  const { page, whole, make, section, table } = report;
+  const { page, whole, section, table, remarks, prose } = report;
   const { curves } = makeCharts(report, makeCanvases(report));
   const SHADES = ["#3d7fd0", "#e08a2b", "#3f9f7d", "#a06fc8", "#c0647c", "#3d8f9c", "#a0703c", "#6b8e23"];
   const drawn = page.systems.filter((each) => each.points.length);
@@ -23,8 +23,7 @@
       height: 460, limit: page.limit && 1e3 * page.limit });
   }
 
-  section("summary", "Summary", null, table(page.columns, page.rows, "systems"),
-    make("ul", { class: "warnings", id: "notes" }, ...page.notes.map((text) => make("li", {}, text))));
+  section("summary", "Summary", null, table(page.columns, page.rows, "systems"), remarks("notes", page.notes));
   if (drawn.length)
     section("curves", "Throughput over latency", "A point for each batch size, whose number is beside it. Solid lines are modelled, dashed ones measured, with the "
       + "latencies of eight of ten calls; a star is the batch with the most samples/s" + (page.limit === null ? "" : " within the limit, the dotted line") + ", a cross one that does not fit.",
@@ -33,6 +32,7 @@
     drawn.flatMap((system) => system.points.map((point) => [told(system), whole(point.batch), point.latency_text, point.rate_text,
       point.fits ? point.energy : "-", [point.fits ? "" : "does not fit", point.calls, point.how].filter(Boolean).join("; ")])), "points"));
   section("energy", "Energy", page.energy,
-    page.powers.length ? table(["share of an IPU in", "idle|", "typical|", "maximum|", "source"], page.powers, "powers") : null);
+    page.powers.length ? table(["share of an IPU in", "idle|", "typical|", "maximum|", "source"],
+      page.powers.map((row) => [...row.slice(0, -1), prose(row.at(-1))]), "powers") : null);
   section("method", "How this was found", page.method);
 })();

@@ -192,7 +192,7 @@
     const left = nodes.left_out ? ` The ${whole(nodes.left_out)} cheapest are not listed: they would make this file too large.` : "";
     section("all-nodes", "Nodes", "Those that take time; views take none. Cycles are the busiest tile's, bytes a tile's." + left,
       make("div", { class: "bar" }, parts.search, parts.type, make("span", { class: "grow" }), parts.told, parts.before, parts.after),
-      scrolled(make("table", { id: "nodes" }, make("thead", {}, make("tr", {}, ...parts.heads)), parts.body)), parts.detail);
+      scrolled(make("table", { id: "nodes" }, make("thead", {}, make("tr", {}, ...parts.heads)), parts.body), true), parts.detail);
     refresh();
   }
 

@@ -220,7 +220,7 @@ function makeTiles(tools, canvases, columns, tiles) {
         + (state.found.length > PAGE_ROWS ? `; ${whole(state.from + 1)} to ${whole(state.from + shown.length)}` : "");
       before.disabled = !state.from;
       after.disabled = state.from + PAGE_ROWS >= state.found.length;
-      list.replaceChildren(table(["variable", "kind", "bytes|", "tiles|", "most of a tile|", "mapping", "from", "to"], shown.map(row), "variables"));
+      list.replaceChildren(table(["variable", "kind", "bytes|", "tiles|", "most of a tile|", "mapping", "from", "to"], shown.map(row), "variables", true));
     }
 
     const sum = make("span", { id: "alive-sum", class: "note", "aria-live": "polite" });
