@@ -242,7 +242,7 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
         return None
     return {
         "title": advice.title,
-        "text": advice.describe(),
+        "text": " ".join(filter(None, (advice.describe(), advice.fixed_batch))),
         "rows": [_suggestion(each) for each in advice.suggestions],
         "front_text": f"{FRONT}.",
         "front": [_suggestion(each) for each in advice.front],

@@ -165,8 +165,11 @@ class Search:
         self.wish = wish
         self.space: Space = make_space(settings, base, self.goal, max_ipus)
         self._attempts = attempts
-        self._base = Suggestion((), (), settings, base, 1.0, 1.0, 1.0)
-        self._tried: dict[Combination, Suggestion | None] = {(): self._base}
+        self.base = Suggestion((), (), settings, base, 1.0, 1.0, 1.0)
+        """The command's own settings, which change nothing."""
+        self._tried: dict[Combination, Suggestion | None] = {(): self.base}
+        self._faults: dict[Combination, str] = {}
+        """Why the model cannot have a combination."""
         self._effects: dict[Choice, Figures] = {}
         self._queues: tuple[list[_Candidate], list[_Candidate]] = ([], [])
         """Candidates of all kinds, and those that keep the results."""
@@ -203,8 +206,14 @@ class Search:
         return total - self.num_combinations
 
     def try_changes(self) -> None:
-        """Profile the model with each single change."""
-        for choice in self.space.iter_choices():
+        """Profile the model with each single change.
+
+        One batch size comes first: with a low limit the advice would not tell that a model can have
+        no other one, although batches gain most.
+        """
+        choices = list(self.space.iter_choices())
+        first = [choice for choice in choices if choice[0] == "batch_size"][:1]
+        for choice in dict.fromkeys([*first, *choices]):
             made = self._try((choice,))
             if made is not None:
                 self._effects[choice] = made.ratios
@@ -235,19 +244,42 @@ class Search:
         ]
         return min(found, key=self._order, default=None)
 
-    def find_front(self) -> list[Suggestion]:
+    def find_front(self, min_gain: float = 0.0) -> list[Suggestion]:
         """Return the Pareto front of what fits, by latency.
 
         Nothing that was tried is as good as one of them in latency, throughput and memory of a
         tile, and better in one. Of those with equal figures the one with the fewest changes counts.
+        What changes the results must be better by `min_gain` in one figure than each that keeps
+        them.
         """
         fitting = [each for each in self._iter_made() if each.profile.estimate.fits]
+        exact = [each for each in fitting if not each.changes_results]
+        fitting = [
+            each
+            for each in fitting
+            if not each.changes_results
+            or not any(_is_as_good(other.ratios, each.ratios, min_gain) for other in exact)
+        ]
         front: list[Suggestion] = []
         for each in sorted(fitting, key=lambda each: (each.figures, len(each.combination))):
             # Only what comes before it in this order can be as good in all figures.
             if not any(_is_as_good(other.figures, each.figures) for other in front):
                 front.append(each)
         return front
+
+    def gain(self, suggestion: Suggestion, other: Suggestion) -> float:
+        """Return how many times better than another one a suggestion is in the figure that the user
+        wishes to improve: above 1 if it is better."""
+        place = _PRIORITIES[self.wish][0]
+        return other.ratios[place] / suggestion.ratios[place]
+
+    def find_fault(self, axis: str) -> str:
+        """Return why the model can have none of the values of an axis that were tried; empty if it
+        can have one, or if none was tried."""
+        choices = [(axis, value) for value in self.space.axes.get(axis, ())]
+        if any(self._tried.get((choice,)) for choice in choices):
+            return ""
+        return next((self._faults[choice,] for choice in choices if (choice,) in self._faults), "")
 
     def rank(self, suggestion: Suggestion) -> tuple[float, ...]:
         """Return the key that sorts suggestions, best first."""
@@ -269,7 +301,7 @@ class Search:
     def _count_possible(self) -> Iterator[int]:
         """Yield for each axis how many of its values the model can have, as far as known."""
         for axis, values in self.space.axes.items():
-            failed = [v for v in values if self._tried.get(((axis, v),), self._base) is None]
+            failed = [v for v in values if self._tried.get(((axis, v),), self.base) is None]
             yield len(values) - len(failed)
 
     def _try(self, combination: Combination) -> Suggestion | None:
@@ -281,9 +313,10 @@ class Search:
         self._tried[combination] = None
         try:
             profile = self._attempts.profile(settings)
-        except CompileError:
+        except CompileError as error:
+            self._faults[combination] = str(error)
             return None
-        before, after = self._base.profile.estimate, profile.estimate
+        before, after = self.base.profile.estimate, profile.estimate
         made = Suggestion(
             combination,
             self.space.make_words(combination),
@@ -312,7 +345,7 @@ class Search:
             self._queue(combination, (latency, interval, memory))
 
     def _queue(self, combination: Combination, ratios: Figures) -> None:
-        estimate = self._base.profile.estimate
+        estimate = self.base.profile.estimate
         fits = ratios[2] * estimate.peak_tile_bytes <= estimate.target.bytes_per_tile
         self._num_predicted += 1
         candidate = _Candidate(self._rank(fits, ratios), self._num_predicted, combination)
@@ -330,5 +363,8 @@ class Search:
         return None
 
 
-def _is_as_good(one: Figures, other: Figures) -> bool:
+def _is_as_good(one: Figures, other: Figures, min_gain: float = 0.0) -> bool:
+    """Return whether no figure of the other is better, or is better by less than `min_gain`."""
+    if min_gain:
+        return all(mine < theirs * (1 + min_gain) for mine, theirs in zip(one, other, strict=True))
     return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))

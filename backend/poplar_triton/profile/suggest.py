@@ -19,7 +19,7 @@ from simipu import CompileError
 from popef._tools.console import print_line
 from poplar_triton.profile.search import Attempts, Search, Suggestion
 from poplar_triton.profile.source import Settings
-from poplar_triton.profile.space import FIT, LATENCY, MEMORY, THROUGHPUT
+from poplar_triton.profile.space import FIT, GOALS, LATENCY, MEMORY, THROUGHPUT
 
 _TITLES = {
     FIT: "To make it fit, try",
@@ -27,6 +27,8 @@ _TITLES = {
     THROUGHPUT: "For more throughput, try",
     MEMORY: "For less memory of a tile, try",
 }
+_FIGURES = {LATENCY: "the latency", THROUGHPUT: "the samples/s", MEMORY: "the memory of a tile"}
+_OWN, _EXACT = "the command as it is", "the best that keeps the results"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 """Batch sizes that a report plots, besides its own and those advised."""
 MAX_SHOWN = 8
@@ -43,6 +45,8 @@ class Best:
 
     suggestion: Suggestion
     command: str
+    lead: str
+    """By how much it is better than what."""
 
     def describe(self) -> str:
         """Describe the figures in a line."""
@@ -50,12 +54,12 @@ class Best:
         return (
             f"{describe_seconds(result.latency_seconds)} latency, "
             f"{result.samples_per_second:,.0f} samples/s, "
-            f"{result.peak_tile_bytes / 1024:,.0f} KiB of the fullest tile"
+            f"{result.peak_tile_bytes / 1024:,.0f} KiB of the fullest tile; {self.lead}"
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the command and the figures for `--json --suggest`."""
-        return {"command": self.command, **self.suggestion.as_json()}
+        return {"command": self.command, "lead": self.lead, **self.suggestion.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,14 @@ class Advice:
     num_combinations_left: int = 0
     best: Best | None = None
     """Best of all that was tried; None if nothing that fits is better than the command's own
-    settings."""
+    settings by at least `_MIN_GAIN`. It changes the results only if it is better by as much than
+    everything that keeps them."""
     best_exact: Best | None = None
     """Best of those that keep the results, if `best` does not."""
     front: Sequence[Suggestion] = ()
     """Pareto front of what fits, by latency."""
+    fixed_batch: str = ""
+    """Why no other batch size was compared, and what allows it; empty if some were."""
 
     @property
     def title(self) -> str:
@@ -88,7 +95,8 @@ class Advice:
         """Describe what was tried, and whether anything helps."""
         tried = self._describe_tried()
         if not self.suggestions:
-            return f"{tried}; no single change has an effect of {_MIN_GAIN:.0%} or more."
+            neither = "" if self.best else ", nor has a combination"
+            return f"{tried}; no single change has an effect of {_MIN_GAIN:.0%} or more{neither}."
         if self.goal != FIT or any(each.profile.estimate.fits for each in self.suggestions):
             return f"{tried}; these single changes have an effect."
         if self.best is None:
@@ -135,6 +143,7 @@ class Advice:
             "best": self.best and self.best.as_json(),
             "best_exact": self.best_exact and self.best_exact.as_json(),
             "front": [each.as_json() for each in self.front],
+            "fixed_batch": self.fixed_batch or None,
         }
 
 
@@ -165,7 +174,14 @@ def _join(sizes: Iterable[int]) -> str:
 
 def advise(search: Search, tell_command: Callable[[Suggestion], str]) -> Advice:
     """Return what a search found. `tell_command` returns the command that profiles a suggestion."""
-    best, exact = search.find_best(), search.find_best(exact=True)
+
+    def describe(best: Suggestion | None) -> Best | None:
+        return (
+            None if best is None else Best(best, tell_command(best), _describe_lead(search, best))
+        )
+
+    fault = search.find_fault("batch_size")
+    best, exact = _find_best(search)
     return Advice(
         search.goal,
         list_changes(search),
@@ -173,10 +189,48 @@ def advise(search: Search, tell_command: Callable[[Suggestion], str]) -> Advice:
         search.num_changes_left,
         search.num_combinations,
         search.num_combinations_left,
-        Best(best, tell_command(best)) if best and best.words else None,
-        Best(exact, tell_command(exact)) if exact and exact.words and exact != best else None,
-        search.find_front(),
+        describe(best),
+        describe(exact),
+        search.find_front(_MIN_GAIN),
+        fixed_batch=f"Other batch sizes were not compared: {fault}." if fault else "",
     )
+
+
+def _find_best(search: Search) -> tuple[Suggestion | None, Suggestion | None]:
+    """Return the best that was tried, and if it changes the results the best that keeps them. None
+    stands for the command as it is, if that fits, and else for nothing.
+
+    A smaller gain than `_MIN_GAIN` is none: it is within the error of the estimates.
+    """
+    best, exact = search.find_best(), search.find_best(exact=True)
+    if best is not None and exact is not None and not _wins(search, best, exact):
+        best = exact
+    if best is not None and search.base.profile.estimate.fits:
+        best = best if _wins(search, best, search.base) else None
+        exact = exact if exact and _wins(search, exact, search.base) else None
+    return best, None if best is None or not best.changes_results else exact
+
+
+def _wins(search: Search, suggestion: Suggestion, other: Suggestion) -> bool:
+    return search.gain(suggestion, other) >= 1 + _MIN_GAIN
+
+
+def _describe_lead(search: Search, suggestion: Suggestion) -> str:
+    """Return by how much a best suggestion is better than what the user can have without it."""
+    rival, name = search.base, _OWN
+    exact = search.find_best(exact=True)
+    if suggestion.changes_results and exact is not None and exact.words:
+        rival, name = exact, _EXACT
+    if not rival.profile.estimate.fits:
+        return (
+            "nothing that keeps the results fits"
+            if suggestion.changes_results
+            else f"{_OWN} does not fit"
+        )
+    place = GOALS.index(search.wish)
+    ratio = suggestion.ratios[place] / rival.ratios[place]
+    factor = 1 / ratio if search.wish == THROUGHPUT else ratio
+    return f"{factor:.2f} times {_FIGURES[search.wish]} of {name}"
 
 
 def list_changes(search: Search) -> list[Suggestion]:
@@ -223,6 +277,8 @@ def print_advice(advice: Advice, console: Console) -> None:
     if len(advice.front) > 1:
         console.print(cell(f"{FRONT}{_describe_omitted(len(advice.front))}:"))
         _print_table("options", advice.front[:MAX_SHOWN], console)
+    if advice.fixed_batch:
+        console.print(cell(advice.fixed_batch))
     for label, figures, command in advice.list_best():
         console.print(cell(f"{label}: {figures}"))
         print_line(f"  {command}")

@@ -65,6 +65,25 @@ class Small:
         return replace(found, estimate=replace(found.estimate, target=target))
 
 
+class Scaled:
+    """Estimator that knows one precision, in which fp16 makes the chip `factor` times as fast."""
+
+    def __init__(self, estimator, factor):
+        self._estimator, self._factor = estimator, factor
+
+    def profile(self, settings):
+        found = self._estimator.profile(replace(settings, precision="fp32"))
+        if settings.precision == "fp32":
+            return found
+        target = found.estimate.target
+        faster = replace(
+            target,
+            clock_hz=int(target.clock_hz * self._factor),
+            host_bytes_per_second=target.host_bytes_per_second * self._factor,
+        )
+        return replace(found, estimate=replace(found.estimate, target=faster))
+
+
 class Counting:
     """Estimator that keeps the settings that it profiled."""
 
@@ -130,6 +149,62 @@ def test_what_is_advised_was_tried_and_serves_the_goal(estimator, goal, capsys):
         assert [label, told, command] in page["best"]
         assert f"{label}: {told}" in " ".join(out.split())
         assert f"  {command}\n" in out
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+@pytest.mark.parametrize("goal", ["latency", "throughput"])
+def test_what_changes_the_results_and_gains_nothing_is_neither_best_nor_on_the_front(
+    estimator, goal, factor, capsys
+):
+    advice = try_all(Scaled(estimator, factor), Settings("ipu21", 512, "fp32"), goal)
+    assert advice.best_exact is None
+    assert advice.best is None or not advice.best.suggestion.changes_results
+    assert not any(each.changes_results for each in (*advice.suggestions, *advice.front))
+    print_advice(advice, make_console())
+    assert "changes the results" not in capsys.readouterr().out
+
+
+def test_the_best_that_changes_the_results_says_by_how_much_it_wins(estimator, capsys):
+    advice = try_all(Scaled(estimator, 3.0), Settings("ipu21", 4096, "fp32"), "throughput")
+    assert advice.best.suggestion.changes_results
+    exact = advice.best_exact.suggestion.throughput_ratio if advice.best_exact else 1.0
+    ratio = advice.best.suggestion.throughput_ratio / exact
+    assert ratio >= 1.02
+    told = f"{ratio:.2f} times the samples/s of "
+    print_advice(advice, make_console())
+    out = " ".join(capsys.readouterr().out.split())
+    (line,) = [figures for label, figures, _ in advice.list_best() if "changes" in label]
+    assert told in line
+    assert line in out
+    rival = "the best that keeps the results" if advice.best_exact else "the command as it is"
+    assert line.endswith(rival)
+
+
+def test_nothing_is_best_that_is_not_better_than_the_command_as_it_is(estimator):
+    settings = Settings("ipu21", 512, "fp32")
+    best = search(estimator, settings, "throughput").find_best(exact=True)
+    advice = try_all(Scaled(estimator, 1.0), best.settings, "throughput", limit=200)
+    assert advice.best is None or advice.best.suggestion.throughput_ratio >= 1.02
+    for _, figures, _ in advice.list_best():
+        assert "times the samples/s of the command as it is" in figures
+
+
+@pytest.mark.parametrize("words", [["--suggest"], ["--html", "page.html", "--max_profiles", "4"]])
+def test_a_fixed_batch_is_said_with_what_lets_batches_be_compared(
+    model_file, words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    command = ["profile", str(model_file), "--max_profiles", "9", *words]
+    assert main([*command, "--input_shape", "x=8,64"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    page = tmp_path / "page.html"
+    told = page.read_text() if page.exists() else out
+    assert "Other batch sizes were not compared: input 'x': input_shape gives 8" in told
+    assert "--input_shape x=-1,64" in told
+    page.unlink(missing_ok=True)
+    assert main([*command, "--input_shape", "x=-1,64", "--batch_size", "8"]) == 0
+    told = page.read_text() if page.exists() else capsys.readouterr().out
+    assert "were not compared" not in told
 
 
 def test_what_does_not_fit_is_made_to_fit_where_anything_does(estimator):
@@ -299,7 +374,7 @@ def test_no_single_change_that_was_tried_is_better_than_the_best(estimator, goal
         (["--batch_size", "512"], []),
         (["--input-shape", "x=512,64", "--json", "--num_io_tiles=32"], ["x=512,64"]),
         (["--batch_size=64", "--partials_type", "float", "--target=bow"], ["--target=bow"]),
-        (["--sweep", "target=bow,c600", "--sweep", "batch_size=64,8"], ["--target=bow"]),
+        (["--sweep", "target=bow,c600", "--sweep", "batch_size=512,1024"], ["--target=bow"]),
     ],
 )
 @pytest.mark.parametrize("goal", ["latency", "memory"])
