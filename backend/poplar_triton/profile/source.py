@@ -108,10 +108,6 @@ def _find_configured(path: Path, places: list[Path]) -> Path | None:
     return found
 
 
-_BATCH = -1
-"""Marker for the batch size as the first size that is given for an input."""
-
-
 def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
     """Open the model in a file, or in a folder (`find_model_file`): PopEF by the suffix .popef,
     else ONNX.
@@ -171,12 +167,8 @@ class OnnxSource:
     ) -> onnx.ModelProto:
         """Return the converter's result, with large weights left without data. Raises CompileError
         like the converter."""
-        shapes = {
-            name: [batch_size, *shape[1:]] if batch_size and list(shape[:1]) == [_BATCH] else shape
-            for name, shape in self.input_shape.items()
-        }
         made = Converter(
-            input_shape=shapes,
+            input_shape=self.input_shape,
             batch_size=batch_size,
             precision=precision,
             disable_progress_bar=True,

@@ -67,7 +67,7 @@ _MODEL = (
     ),
     Option(
         "input_shape",
-        "shapes of inputs with variable dimensions",
+        "shapes of inputs with variable dimensions; -1 leaves the batch to --batch_size",
         Takes(Form.PAIRS, "NAME=d0,d1", read_shape),
         CONVERTER | RECIPE,
     ),

@@ -37,7 +37,8 @@ class Converter:
     describes the passes.
 
     Args:
-        input_shape: variable dimensions to fix, by input name; unknown names cause a warning.
+        input_shape: variable dimensions to fix, by input name; -1 leaves a dimension to
+            `batch_size`. Unknown names cause a warning.
         convert_version: target opset; None (the default; the real tool's is 11) keeps the model's
             opset. ONNX Runtime takes any, but a model in half needs 11.
         precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands

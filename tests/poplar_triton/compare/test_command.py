@@ -227,7 +227,7 @@ def test_a_model_that_no_batch_size_suits_is_refused_with_the_reason_and_the_rem
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
     status, out, err = run(model)
     assert (status, out) == (1, "")
-    assert "'t0' [n, width]; use, with your sizes, --input_shape t0=1," in err
+    assert "'t0' [n, width]; use, with your sizes, --input_shape t0=-1,128\n" in err
     assert "--batch_size" not in err, "compare has no such option"
 
 

@@ -288,7 +288,7 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
         (
             [],
             1,
-            "with your sizes, --batch_size 1 or --input_shape x=1,",
+            "use, with your size, --batch_size 1",
         ),
         (["--input_shape", "q=1,2"], 1, "input_shape names 'q'; the model's inputs are x"),
         (

@@ -40,6 +40,9 @@ from poprt.rewrite.explanations import describe_shape
 
 _EXAMPLE_SIZE = 128
 """Size that an error suggests for a variable dimension other than the batch."""
+OPEN_SIZE = -1
+"""Size in --input_shape of a dimension that it leaves as it is: the batch, which --batch_size
+gives."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -54,6 +57,13 @@ def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
 
 def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     return {value.name: value for value in find_inputs(graph)}
+
+
+def has_fixed_batch(model: onnx.ModelProto, batch_axis: int = 0) -> bool:
+    """Return whether a model declares a batch of several rows for an input, which no option
+    changes; a variable one and a batch of 1 can become another."""
+    dims = (value.type.tensor_type.shape.dim for value in find_inputs(model.graph))
+    return any(dim.dim_value > 1 for sizes in dims for dim in sizes[batch_axis:][:1])
 
 
 @register(
@@ -102,8 +112,9 @@ class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
     `const_input_shape` may fix variable dimensions only, among them those that the model says are
-    0, which stay 0 otherwise; names that the model lacks are warned of. `batch_size` fixes the
-    dimension `batch_axis` (default 0) of every input where it is still variable. If one has a 1
+    0, which stay 0 otherwise; -1 leaves a dimension as it is, and names that the model lacks are
+    warned of. `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is
+    still variable. If one has a 1
     there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked for.
     """
 
@@ -119,30 +130,20 @@ class ConstInputShape(Pass):
         self._batch_axis, self._widens = batch_axis or 0, widens
 
     def _describe_missing(
-        self, missing: Mapping[str, Sequence[int | None]], inputs: Mapping[str, onnx.ValueInfoProto]
+        self, missing: Mapping[str, list[int | None]], inputs: Mapping[str, onnx.ValueInfoProto]
     ) -> str:
         """Return an error about all variable dimensions, with options that can be copied."""
         shapes = ", ".join(f"{name!r} {describe_shape(inputs[name])}" for name in missing)
-        is_batch = all(
-            size is not None or axis == self._batch_axis
-            for sizes in missing.values()
-            for axis, size in enumerate(sizes)
-        )
+        opens = [self._is_open(inputs[name]) for name in missing]
+        batch = " --batch_size 1" if self._batch_size is None and any(opens) else ""
+        told = f"variable shapes must be fixed at compile time: {shapes}; use, with your"
+        if batch and all(opens) and all(sizes.count(None) == 1 for sizes in missing.values()):
+            return f"{told} size,{batch}"
         examples = " ".join(
-            shlex.quote(f"{name}={','.join(map(str, self._fill_in(sizes)))}")
-            for name, sizes in missing.items()
+            _describe_option(name, sizes, self._batch_axis if is_open else None)
+            for (name, sizes), is_open in zip(missing.items(), opens, strict=True)
         )
-        return (
-            f"variable shapes must be fixed at compile time: {shapes}; use, with your sizes, "
-            f"{'--batch_size 1 or ' if is_batch else ''}--input_shape {examples}"
-        )
-
-    def _fill_in(self, sizes: Sequence[int | None]) -> list[int]:
-        """Return sizes with examples for the unknown ones."""
-        return [
-            size if size is not None else 1 if axis == self._batch_axis else _EXAMPLE_SIZE
-            for axis, size in enumerate(sizes)
-        ]
+        return f"{told} sizes, --input_shape {examples}{batch}"
 
     def _check_names(self, inputs: Collection[str]) -> None:
         """Raise CompileError for the name of an input that the model lacks.
@@ -357,17 +358,28 @@ def _find_sizes(
             f"{len(wanted)} dimensions"
         )
     sizes: list[int | None] = []
-    for axis in range(len(dims)):
-        asked = wanted[axis] if wanted is not None else None
+    for axis, dim in enumerate(dims):
+        asked = wanted[axis] if wanted is not None and wanted[axis] != OPEN_SIZE else None
         if axis == batch_axis and batch_size is not None:
-            if asked not in (None, batch_size):
+            if asked not in (None, batch_size) and dim.dim_value < 1:
                 raise CompileError(
                     f"input {value.name!r}: input_shape gives {asked} to axis {axis}, batch_size "
-                    f"{batch_size}; drop one"
+                    f"{batch_size}; use, with --batch_size, --input_shape "
+                    f"{_describe_option(value.name, wanted or (), axis)}"
                 )
             asked = batch_size
         sizes.append(_settle(value, axis, asked))
     return sizes
+
+
+def _describe_option(name: str, sizes: Sequence[int | None], batch_axis: int | None) -> str:
+    """Return the value of --input_shape for an input, as a word of the shell: unknown sizes get an
+    example, the batch is left to --batch_size."""
+    shown = [
+        OPEN_SIZE if axis == batch_axis else _EXAMPLE_SIZE if size is None else size
+        for axis, size in enumerate(sizes)
+    ]
+    return shlex.quote(f"{name}={','.join(map(str, shown))}")
 
 
 def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int | None:
