@@ -21,7 +21,7 @@ from simipu.computed import ComputedGraph, GraphOptions, OrtGraph
 from simipu.errors import RunError
 from simipu.executable import Device, Program, ProgramKind, SimulatedExecutable
 from simipu.forks import FORKS, keep_forever
-from simipu.host_link import batch_seconds, pass_seconds, transfer_seconds
+from simipu.host_link import batch_seconds, call_seconds, pass_seconds, transfer_seconds
 from simipu.opening import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
@@ -306,14 +306,32 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
     if program.branches:
         timings = [iteration_timing(each, target, replication_factor) for each in program.branches]
         return max(timings, key=lambda timing: timing.interval)
-    num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
-    transfers = transfer_seconds(num_bytes * replication_factor, target)
+    transfers = _transfer_seconds(program, target, replication_factor)
     between = target.seconds(program.interval_cycles or program.cycles)
     interval = batch_seconds(between, transfers, overlapped=program.overlapped)
     latency = pass_seconds(
         target.seconds(program.cycles), transfers, interval, overlapped=program.overlapped
     )
     return Timing(latency, interval)
+
+
+def _transfer_seconds(program: Program, target: Target, replication_factor: int = 1) -> float:
+    num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
+    return transfer_seconds(num_bytes * replication_factor, target)
+
+
+def latency_of_call(program: Program, target: Target) -> float:
+    """Return the modelled seconds of a call of MAIN `program` on one replica, as a profile has it:
+    the chip, the transfers and the host's own work; of a fused program that of the slowest
+    branch."""
+    if program.branches:
+        return max(latency_of_call(branch, target) for branch in program.branches)
+    return call_seconds(
+        target.seconds(program.cycles),
+        target.seconds(program.interval_cycles or program.cycles),
+        _transfer_seconds(program, target),
+        overlapped=program.overlapped,
+    )
 
 
 class _LoadedMain:

@@ -53,3 +53,20 @@ def pass_seconds(
     shorter."""
     steps = OVERLAPPED_STEPS * interval if overlapped else interval
     return max(steps, compute_seconds + host_seconds)
+
+
+def call_seconds(
+    compute_seconds: float,
+    interval_seconds: float,
+    host_seconds: float,
+    *,
+    overlapped: bool,
+    calibration: Calibration = CALIBRATION,
+) -> float:
+    """Return the seconds of a call that waits for its one batch while no other batch is queued: the
+    host's own work and the batch's pass. `interval_seconds` is what the chip computes from batch to
+    batch, less than `compute_seconds` in a pipeline."""
+    # With I/O tiles each step is as long as the longer of computing and transferring.
+    step = max(interval_seconds, host_seconds) if overlapped else 0.0
+    own = calibration.host_call_seconds + calibration.host_batch_seconds
+    return own + pass_seconds(compute_seconds, host_seconds, step, overlapped=overlapped)

@@ -23,6 +23,7 @@ from simipu.engine import Engine as Engine
 from simipu.engine import ReadCallback as ReadCallback
 from simipu.engine import WriteCallback as WriteCallback
 from simipu.engine import iteration_timing as iteration_timing
+from simipu.engine import latency_of_call as latency_of_call
 from simipu.errors import AcceleratorError as AcceleratorError
 from simipu.errors import CompileError as CompileError
 from simipu.errors import CompileMemoryError as CompileMemoryError

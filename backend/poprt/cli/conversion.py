@@ -11,11 +11,13 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 import onnx
 from onnxgraph import ModelWriter, find_inputs, write_with_data
 from simipu import CompileError, register_library
+from simipu.rows import find_noted_dependence
 
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line
@@ -33,6 +35,7 @@ from poprt.frontend import Frontend, get_frontend
 from poprt.frontend.extensions import load_extensions
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
+from poprt.passes.shapes.inputs import OPEN_SIZE, has_fixed_batch
 from poprt.profiling.model_profile import describe_arithmetic, find_precision, make_profile
 from poprt.triton.model_folder import ModelFolder, NewVersion, note_executable, stage_executable
 
@@ -162,6 +165,7 @@ def _convert_model(
     The second is None if the precision was not converted.
     """
     model = options.source.open_model()
+    options.has_fixed_batch = has_fixed_batch(model, options.batch_axis or 0)
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
     if compiling and not options.remove_outputs:
@@ -172,6 +176,7 @@ def _convert_model(
     converter = Converter(**read_converter_arguments(OPTIONS.values(), options))
     converted, whole = converter.convert_beside_float(model, beside=beside)
     converted = _quantise(converted, whole, options)
+    options.has_noted_dependence = bool(find_noted_dependence(converted))
     return _shard(converted, options) if options.manual_sharding_config else converted, whole
 
 
@@ -243,25 +248,14 @@ def _write(
         ]
     if folder is not None:
         lines += folder.write(compiled)
-    target = compiled.executable.target
-    microseconds = target.seconds(compiled.cycles) * 1e6
-    subject = f"{target.title}, {arithmetic}"
-    lines.append(
-        f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
-    )
+    lines.append(_describe_time(compiled, arithmetic))
     if (comparison := compiled.findings.comparison) is not None:
         # A warning has it already.
         is_new = comparison.drawn is not None and not comparison.is_bad
         advice = f". {OWN_DATA}" if is_new else ""
         lines.append(f"{comparison.describe()}{advice}")
     if compiled.rows.dependence and not options.fused:
-        # Without several rows there is no smaller batch.
-        advice = "; with --batch_size 1 requests can have any number of rows"
-        lines.append(
-            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
-            "The whole compiled batch is always computed, for one request at a time"
-            f"{advice if compiled.batch_size > 1 else ''}"
-        )
+        lines.append(_describe_dependence(compiled, options))
     if options.run_model:
         from poprt.cli.exec_command import time_runs
 
@@ -270,6 +264,41 @@ def _write(
         lines += folder.describe_use()
     for line in lines:
         print_line(line)
+
+
+def _describe_time(compiled: Executable, arithmetic: str) -> str:
+    """Return the chip's time of a batch and the time of a whole call, which `poplar-triton profile`
+    calls latency."""
+    target = compiled.executable.target
+    return (
+        f"one batch on {target.title}, {arithmetic} (modelled): {compiled.cycles} cycles, "
+        f"{target.seconds(compiled.cycles) * 1e6:.1f} us on the chip alone; a whole call, with the "
+        f"host and its link, {compiled.call_seconds * 1e6:.1f} us"
+    )
+
+
+def _describe_dependence(compiled: Executable, options: argparse.Namespace) -> str:
+    """Return why rows are not joined, and how requests get any number of rows, if they can: a
+    compiled batch of 1 has no other rows on which one could depend."""
+    told = f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
+    if compiled.batch_size <= 1 or options.has_noted_dependence:
+        return f"{told}Each request has the compiled shapes, and is computed alone"
+    told += "The whole compiled batch is always computed, for one request at a time; "
+    if options.has_fixed_batch:
+        return (
+            f"{told}export the model with a variable batch and compile it with --batch_size 1 for "
+            "requests with any number of rows"
+        )
+    shapes = [
+        f"{name}={','.join(map(str, _open_batch(sizes, options.batch_axis or 0)))}"
+        for name, sizes in options.input_shape
+    ]
+    shown = f"--input_shape {join(shapes)} " if shapes else ""
+    return f"{told}with {shown}--batch_size 1 requests can have any number of rows"
+
+
+def _open_batch(sizes: Sequence[int], axis: int) -> list[int]:
+    return [OPEN_SIZE if place == axis else size for place, size in enumerate(sizes)]
 
 
 def _show(model: onnx.ModelProto) -> None:

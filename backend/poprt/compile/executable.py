@@ -33,6 +33,7 @@ from simipu import (
     ProgramKind,
     SimulatedExecutable,
     Stream,
+    latency_of_call,
     package_hash,
     registered_libraries,
 )
@@ -205,6 +206,12 @@ class Executable:
     def cycles(self) -> int:
         """Modelled cycles of one compiled batch."""
         return self.executable.cycles(MAIN_PROGRAM)
+
+    @property
+    def call_seconds(self) -> float:
+        """Modelled seconds of a whole call with one compiled batch: the chip, the transfers over
+        the host link, and the host's own work."""
+        return latency_of_call(self.executable.program(MAIN_PROGRAM), self.executable.target)
 
     @property
     def rows(self) -> popef.RowFacts:

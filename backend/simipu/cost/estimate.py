@@ -18,7 +18,7 @@ from onnxgraph import TensorSize, find_inputs, graph_values
 
 from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
-from simipu.host_link import batch_seconds, pass_seconds, transfer_seconds
+from simipu.host_link import batch_seconds, call_seconds, transfer_seconds
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import NO_CODE, Code
@@ -203,14 +203,12 @@ class Estimate:
     def latency_seconds(self) -> float:
         """Modelled seconds of a call that waits for its one batch while no other batch is
         queued."""
-        # The fixed cost of a call and the host's work for the batch, then the batch's own pass.
-        # With I/O tiles its steps are each as long as the longer of computing and transferring.
-        host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
-        step = 0.0
-        if self.overlapped:
-            step = max(self.target.seconds(self.interval_cycles), self.host_seconds)
-        return host + pass_seconds(
-            self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped
+        return call_seconds(
+            self.compute_seconds,
+            self.target.seconds(self.interval_cycles),
+            self.host_seconds,
+            overlapped=self.overlapped,
+            calibration=self.calibration,
         )
 
     @property

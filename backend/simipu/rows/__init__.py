@@ -7,6 +7,7 @@ compute any number of rows.
 
 from simipu.operators.rules.places import Node, NotIndependent, Rows
 from simipu.rows.proof import (
+    find_noted_dependence,
     make_row_independent,
     note_dependence,
     place_rows,
@@ -18,6 +19,7 @@ __all__ = [
     "Node",
     "NotIndependent",
     "Rows",
+    "find_noted_dependence",
     "make_row_independent",
     "note_dependence",
     "place_rows",

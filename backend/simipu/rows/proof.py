@@ -49,9 +49,8 @@ def take_rows(
     axis of the resulting rows. `weights` has the values of initializers that the graph holds
     without data.
     """
-    recorded = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
-    if known := next(recorded, ""):
-        return model, streams, known[:_MAX_REASON_CHARACTERS]
+    if noted := find_noted_dependence(model):
+        return model, streams, noted[:_MAX_REASON_CHARACTERS]
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
     reason = "it has no inputs"
@@ -79,6 +78,12 @@ def note_dependence(model: onnx.ModelProto, reason: str) -> None:
     attempted."""
     kept = {entry.key: entry.value for entry in model.metadata_props}
     helper.set_model_props(model, {**kept, _DEPENDENCE: reason})
+
+
+def find_noted_dependence(model: onnx.ModelProto) -> str:
+    """Return the reason that `note_dependence` recorded; empty without one."""
+    recorded = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
+    return next(recorded, "")
 
 
 def _find_batches(

@@ -299,7 +299,7 @@ def test_a_smaller_batch_is_advised_only_where_it_would_have_rows(
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
         helper.make_node(last, ["x", "m"] if last == "Sub" else ["m"], ["y"]),
     ]
-    shapes = {"x": [rows, 3], "y": [rows, 3] if last == "Sub" else [3]}
+    shapes = {"x": ["n", 3], "y": ["n", 3] if last == "Sub" else [3]}
     x, y = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in shapes.items()
@@ -308,7 +308,8 @@ def test_a_smaller_batch_is_advised_only_where_it_would_have_rows(
         helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 11)]
     )
     onnx.save(model, tmp_path / "mean.onnx")
-    assert poprt("-i", tmp_path / "mean.onnx", "--export_popef", "--output_dir", tmp_path) == 0
+    command = ["-i", tmp_path / "mean.onnx", "--export_popef", "--output_dir", tmp_path]
+    assert poprt(*command, "--batch_size", rows) == 0
     told = capsys.readouterr().out
     assert "not proven to be independent: node" in told
     assert ("with --batch_size 1 requests can have any number of rows" in told) is is_told
