@@ -12,6 +12,7 @@ from simipu.accelerators import ACCELERATORS as ACCELERATORS
 from simipu.accelerators import ChosenAccelerator as ChosenAccelerator
 from simipu.accelerators import choose_accelerator as choose_accelerator
 from simipu.accelerators import describe_engines as describe_engines
+from simipu.admission import find_fault as find_fault
 from simipu.computed import ORT_ERRORS as ORT_ERRORS
 from simipu.computed import GraphOptions as GraphOptions
 from simipu.computed import Lowered as Lowered

@@ -8,9 +8,9 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from poplar_triton.serving.repository import MODEL_FILE, is_model_folder
 from poplar_triton.serving.server import TritonServer
 from poplar_triton.tune.candidates import (
     COLUMNS,
+    ONNXRUNTIME,
     Candidate,
     find_engines,
     list_layouts,
@@ -38,6 +39,7 @@ from poplar_triton.tune.candidates import (
     read_candidate,
 )
 from poplar_triton.tune.load import MAX_CLIENTS, NUM_WINDOWS, Load, measure
+from poplar_triton.tune.obstacles import find_obstacle
 
 EXAMPLES = (
     "poplar-triton tune models/magika",
@@ -52,6 +54,8 @@ _MEASURED_SHARE, _FIRST_SHARE = 0.4, 0.7
 """Share of the budget that is spent on measuring, while the rest is for loads; and share after
 which no other candidate is measured, so that the fastest can be compared with the current one."""
 _NUM_DUELS = 3
+_MAX_IN_TABLE = 40
+"""Maximum length of a reason in the table."""
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.2, 5.0
 
 
@@ -63,6 +67,11 @@ class Result:
     load: Load | None = None
     reason: str = ""
 
+    @property
+    def short_reason(self) -> str:
+        """The reason in a few words, if it is longer: the whole one is printed below the table."""
+        return self.reason if len(self.reason) <= _MAX_IN_TABLE else "failed, see below"
+
 
 @dataclass(slots=True)
 class Tuning:
@@ -72,6 +81,24 @@ class Tuning:
     results: list[Result] = field(default_factory=list)
     winner: Candidate | None = None
     gain: float = 1.0
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Engines that cannot compute the model, with the reason; they are not tried, or only once."""
+    is_limit_met: bool = True
+    """Whether the winner is within the latency limit."""
+
+    def list_reasons(self) -> list[str]:
+        """Return why engines and configurations were not measured, each reason once and whole."""
+        found = [f"{engine} is left out: {reason}" for engine, reason in self.left_out.items()]
+        failed = dict.fromkeys(
+            (result.candidate.engine, result.reason)
+            for result in self.results
+            if result.reason and result.reason != result.short_reason
+        )
+        return found + [
+            f"{engine} failed: {reason}"
+            for engine, reason in failed
+            if self.left_out.get(engine) != reason
+        ]
 
 
 def add_arguments(parser: Parser) -> None:
@@ -112,7 +139,8 @@ def run(options: argparse.Namespace) -> int:
     current = read_candidate(config)
     start = time.monotonic()
     with _serve(folder, config.name) as server:
-        tuning = _Tuner(server, config, options, start).tune(current)
+        tuner = _Tuner(server, config, options, start)
+        tuning = tuner.tune(current, _find_left_out(folder, config, current))
     written = []
     if options.write and tuning.winner is not None and tuning.winner != current:
         written = _write(file, tuning.winner.apply(config))
@@ -124,6 +152,16 @@ def run(options: argparse.Namespace) -> int:
         note = "" if each == file else ": the file before, whose comments are lost"
         print_line(f"wrote {each}{note}")
     return 0
+
+
+def _find_left_out(folder: Path, config: ModelConfig, current: Candidate) -> dict[str, str]:
+    """Return the engines that cannot compute the model, with the reasons."""
+    others = [engine for engine in find_engines() if engine not in (ONNXRUNTIME, current.engine)]
+    reasons = {
+        engine: find_obstacle(folder, replace(current, engine=engine).apply(config))
+        for engine in others
+    }
+    return {engine: reason for engine, reason in reasons.items() if reason}
 
 
 @contextmanager
@@ -151,11 +189,12 @@ class _Tuner:
         self._first_deadline = start + _FIRST_SHARE * options.budget_seconds
         self._window_seconds = _MIN_WINDOW_SECONDS
 
-    def tune(self, current: Candidate) -> Tuning:
-        """Return the measurements. Raises ServerError if the current configuration does not load or
-        answer."""
-        tuning = Tuning()
-        layouts = list_layouts(current, usable_cores(), find_engines())
+    def tune(self, current: Candidate, left_out: Mapping[str, str]) -> Tuning:
+        """Return the measurements, without those engines. Raises ServerError if the current
+        configuration does not load or answer."""
+        tuning = Tuning(left_out=dict(left_out))
+        engines = [engine for engine in find_engines() if engine not in left_out]
+        layouts = list_layouts(current, usable_cores(), engines)
         num_runs = len(layouts) + 2 + 2 * _NUM_DUELS
         share = _MEASURED_SHARE * self._budget_seconds / (num_runs * NUM_WINDOWS)
         self._window_seconds = min(max(share, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
@@ -172,7 +211,11 @@ class _Tuner:
             self._measure_all(tuning, [each for each in modes if each not in known], on_step)
             best = self._find_best(tuning) or current
             tuning.gain = self._compare(current, best, on_step) if best != current else 1.0
-        tuning.winner = best if tuning.gain >= _MIN_GAIN else current
+        # A slower configuration wins if only the current one exceeds the limit.
+        is_met = {result.candidate: self._is_within(result) for result in tuning.results}
+        wins = tuning.gain >= _MIN_GAIN or (is_met[best] and not is_met[current])
+        tuning.winner = best if wins else current
+        tuning.is_limit_met = is_met[tuning.winner]
         return tuning
 
     def _measure_all(
@@ -180,6 +223,8 @@ class _Tuner:
     ) -> None:
         for candidate in candidates:
             on_step(" ".join(candidate.cells()))
+            if candidate.engine in tuning.left_out:
+                continue
             result = Result(candidate)
             tuning.results.append(result)
             if time.monotonic() > self._first_deadline and len(tuning.results) > 1:
@@ -189,6 +234,15 @@ class _Tuner:
                 result.load = self._measure(candidate)
             except ServerError as error:
                 result.reason = str(error)
+                self._leave_out(tuning, candidate.engine, result.reason)
+
+    @staticmethod
+    def _leave_out(tuning: Tuning, engine: str, reason: str) -> None:
+        """Leave out an engine that has failed, if nothing was measured with it: threads and
+        instances are not the cause."""
+        mine = [result for result in tuning.results if result.candidate.engine == engine]
+        if engine != tuning.results[0].candidate.engine and not any(each.load for each in mine):
+            tuning.left_out[engine] = reason
 
     def _measure(self, candidate: Candidate) -> Load:
         name = self._config.name
@@ -216,11 +270,17 @@ class _Tuner:
         """Return the candidate with the highest throughput among those within the latency limit;
         None if there is none."""
         fit = [
-            (each.load.per_second, number)
-            for number, each in enumerate(tuning.results)
-            if each.load and (not self._limit_ms or each.load.p99_ms <= self._limit_ms)
+            (result.load.per_second, number)
+            for number, result in enumerate(tuning.results)
+            if result.load and self._is_within(result)
         ]
         return tuning.results[max(fit)[1]].candidate if fit else None
+
+    def _is_within(self, result: Result) -> bool:
+        """Return whether a configuration was measured to be within the latency limit."""
+        if result.load is None:
+            return False
+        return not self._limit_ms or result.load.p99_ms <= self._limit_ms
 
     def _compare(
         self, current: Candidate, best: Candidate, on_step: Callable[[str], None]
@@ -239,24 +299,38 @@ class _Tuner:
 
 def _print(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> None:
     table = Table(*COLUMNS, "requests/s (least..greatest)", "p99 ms", "")
-    for each in tuning.results:
-        note = "current" if each.candidate == current else ""
-        if each.candidate == tuning.winner != current:
+    for result in tuning.results:
+        note = "current" if result.candidate == current else ""
+        if result.candidate == tuning.winner != current:
             note = "fastest"
-        if each.load is None:
-            table.add_row(*each.candidate.cells(), "not measured", "", escape(each.reason))
+        if result.load is None:
+            cells = [*result.candidate.cells(), "not measured", "", escape(result.short_reason)]
+            table.add_row(*cells)
             continue
-        rates = each.load.rates
-        spread = f"{each.load.per_second:.0f} ({min(rates):.0f}..{max(rates):.0f})"
-        table.add_row(*each.candidate.cells(), spread, f"{each.load.p99_ms:.1f}", note)
+        rates = result.load.rates
+        spread = f"{result.load.per_second:.0f} ({min(rates):.0f}..{max(rates):.0f})"
+        table.add_row(*result.candidate.cells(), spread, f"{result.load.p99_ms:.1f}", note)
     make_console().print(table)
+    for reason in tuning.list_reasons():
+        print_line(escape(reason))
+    print_line(_describe_winner(options, tuning, current))
+    if tuning.winner != current and not options.write:
+        print_line("--write writes it into config.pbtxt")
+
+
+def _describe_winner(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> str:
+    limit = f"--latency-limit-ms {options.latency_limit_ms}"
+    if not tuning.is_limit_met:
+        lowest = min(result.load.p99_ms for result in tuning.results if result.load)
+        return f"no configuration is within {limit}: the lowest 99th percentile is {lowest:.1f} ms"
+    within = f" within {limit}" if options.latency_limit_ms else ""
     if tuning.winner == current:
         told = f"; the fastest other one reached {tuning.gain:.2f}" if tuning.gain != 1 else ""
-        print_line(f"the current configuration is as fast as any{told}")
-        return
-    print_line(f"the fastest has {tuning.gain:.2f} times the throughput of the current one")
-    if not options.write:
-        print_line("--write writes it into config.pbtxt")
+        return f"the current configuration is as fast as any{within}{told}"
+    slower = ", which exceeds it" if tuning.gain < _MIN_GAIN else ""
+    return (
+        f"the fastest{within} has {tuning.gain:.2f} times the throughput of the current one{slower}"
+    )
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
@@ -271,8 +345,10 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
     winner = asdict(tuning.winner) if tuning.winner else None
     return {
         "measured": [describe(each) for each in tuning.results],
+        "left_out": tuning.left_out,
         "winner": winner,
         "gain": tuning.gain,
+        "limit_met": tuning.is_limit_met,
     }
 
 
