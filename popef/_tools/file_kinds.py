@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 HEAD_BYTES = 4096
 """Number of bytes that are enough to recognise a file."""
+_MAX_LEVELS, _MAX_ENTRIES = 3, 200
+"""Levels of folders, and entries of each, that are searched for models: a repository has models,
+versions and files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,28 @@ def recognize_file(path: str | os.PathLike[str]) -> FileKind | None:
             return recognize(stream.read(HEAD_BYTES))
     except OSError:
         return None
+
+
+def name_models(folder: str | os.PathLike[str], *suffixes: str) -> list[str]:
+    """Return the paths of model files in a folder, relative to it and sorted: those that end in the
+    first suffix of which there is one. Few levels and entries are searched, and no links."""
+    found = sorted(_iter_files(os.fspath(folder), suffixes, _MAX_LEVELS))
+    by_suffix = ([path for path in found if path.endswith(suffix)] for suffix in suffixes)
+    return next(filter(None, by_suffix), [])
+
+
+def _iter_files(folder: str, suffixes: tuple[str, ...], levels: int) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(islice(entries, _MAX_ENTRIES), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in listed:
+        if entry.name.endswith(suffixes) and entry.is_file():
+            yield entry.name
+        elif levels > 1 and entry.is_dir(follow_symlinks=False):
+            for path in _iter_files(entry.path, suffixes, levels - 1):
+                yield os.path.join(entry.name, path)
 
 
 def recognize(head: bytes) -> FileKind | None:

@@ -73,6 +73,21 @@ def test_json_names_every_blob(run: Run, path: Path) -> None:
     assert kinds == ["metadata", "poplarExecutable", "opaque", "dataTensor", "dataFeed"]
 
 
+@pytest.mark.parametrize("words", [["dump"], ["cli", "verify"], ["cli", "extract"]])
+def test_a_folder_is_answered_with_the_files_to_name(
+    run: Run, path: Path, tmp_path: Path, words: list[str]
+) -> None:
+    version = tmp_path / "repository" / "mine" / "1"
+    version.mkdir(parents=True)
+    done = run(*words, tmp_path / "repository")
+    assert done.returncode == 1
+    assert "it is a folder, and has no .popef file" in done.stderr
+    path.rename(version / "executable.popef")
+    done = run(*words, tmp_path / "repository")
+    assert done.returncode == 1
+    assert "it is a folder; name a file in it: mine/1/executable.popef\n" in done.stderr
+
+
 def test_all_shows_the_values(run: Run, path: Path) -> None:
     assert '"first": [0, 1, 2, 3, 4, 5]' in run("dump", "--all", path).stdout
     assert '"first"' not in run("dump", path).stdout

@@ -14,6 +14,7 @@ from popef._tools.file_kinds import (
     ONNX,
     POPEF,
     explain,
+    name_models,
     recognize,
     recognize_file,
     recognize_substitute,
@@ -75,3 +76,17 @@ def test_no_file_is_too_short(start, tail):
     """The first byte of many kinds says little without the next one."""
     kind = recognize(start + tail)
     assert kind is None or kind.name
+
+
+def test_models_in_a_folder_are_named_by_the_first_suffix_that_has_some(tmp_path):
+    for name in ("b/1/executable.popef", "a/2/executable.popef", "a/model.onnx", "a/b/c/d.popef"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    assert name_models(tmp_path, ".popef", ".onnx") == [
+        "a/2/executable.popef",
+        "b/1/executable.popef",
+    ]
+    assert name_models(tmp_path, ".onnx", ".popef") == ["a/model.onnx"]
+    assert name_models(tmp_path, ".pt") == []
+    assert name_models(tmp_path / "none", ".popef") == []

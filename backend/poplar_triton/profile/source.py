@@ -34,7 +34,8 @@ from simipu import (
 )
 from simipu.cost import CostOptions
 
-from popef._tools.text import escape
+from popef._tools.file_kinds import name_models
+from popef._tools.text import escape, name_some
 from poplar_triton.profile.weightless import strip_weights
 
 _NAMES = ("executable.popef", "model.onnx")
@@ -78,9 +79,15 @@ def find_model_file(path: Path) -> Path:
         escape(
             f"folder {path}: expected {' or '.join(_NAMES)}, another file that ends in "
             f"{' or '.join(_SUFFIXES)}, or a Triton model folder with a version such as 1 that "
-            "contains one; found none; name the file"
+            f"contains one; found none; name the file{_name_models(path)}"
         )
     )
+
+
+def _name_models(folder: Path) -> str:
+    """Return files with models further down in a folder, to end an error with; or ""."""
+    models = name_models(folder, *_SUFFIXES)
+    return f": {name_some(models)}" if models else ""
 
 
 def _find_newest_version(path: Path) -> Path | None:

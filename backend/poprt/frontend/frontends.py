@@ -40,9 +40,9 @@ from onnxgraph import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from popef._tools.file_kinds import ONNX, describe_found
+from popef._tools.file_kinds import ONNX, describe_found, name_models
 from popef._tools.paths import did_you_mean_path
-from popef._tools.text import did_you_mean
+from popef._tools.text import did_you_mean, name_some
 
 
 class OnnxFrontend:
@@ -75,8 +75,10 @@ class OnnxFrontend:
         files = sorted(each for each in path.iterdir() if each.suffix == ".onnx")
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
+            further = "" if files else name_some(name_models(path, ".onnx"))
             raise CompileError(
                 f"folder {path} must hold exactly one ONNX file, found {names}; name the file"
+                f"{': ' if further else ''}{further}"
             )
         return files[0]
 
