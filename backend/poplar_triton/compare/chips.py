@@ -81,12 +81,13 @@ class ChipModel:
     def add_own(self) -> None:
         """Model all systems at the model's own batch size, because it can have no other. Raises
         CompileError, with the reason of the first batch size, if it has none either."""
+        reason = next(iter(self._missing.values()), "")
         try:
             self._add_all(None)
         except CompileError as error:
-            raise CompileError(next(iter(self._missing.values()), str(error))) from error
+            raise CompileError(reason or str(error)) from error
         self._missing = {}
-        self._note = f"the model has the fixed batch size {self.batch_size}"
+        self._note = f"only batch {self.batch_size} is compared: {reason}"
 
     def _add_all(self, batch_size: int | None) -> None:
         settings = replace(self.settings, batch_size=batch_size)

@@ -218,7 +218,9 @@ def test_a_model_of_a_fixed_batch_is_compared_at_that_batch(compare):
         value.type.tensor_type.shape.dim[0].dim_value = 3
     found = compare(model)
     assert [point["batch_size"] for point in found["cpu"]["points"]] == [3]
-    assert "the model has the fixed batch size 3" in found["c600"]["notes"]
+    (note,) = found["c600"]["notes"]
+    assert note.startswith("only batch 3 is compared: input ")
+    assert "export the model with a variable dimension there" in note
     assert found["c600"]["latency_batch_1_seconds"] is None
 
 

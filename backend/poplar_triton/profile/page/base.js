@@ -38,13 +38,14 @@ const report = (() => {
     return made;
   }
 
-  // A sentence of the program: `code` between backticks, and a link for each address that the page itself names. Other
+  // A sentence of the program: `code` between backticks, names of options that are not broken, and a link for each address that the page itself names. Other
   // addresses may be a model's text and stay text.
   function prose(text) {
     const made = document.createDocumentFragment(), links = [...(page.links || [])].sort((one, two) => two.length - one.length);
     const escaped = links.map((link) => link.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-    for (const part of String(text).split(new RegExp(["(`[^`]+`", ...escaped].join("|") + ")"))) {
+    for (const part of String(text).split(new RegExp(["(`[^`]+`", "--[a-z_]+", ...escaped].join("|") + ")"))) {
       if (links.includes(part)) made.append(make("a", { href: part, rel: "noopener noreferrer" }, breakable(part)));
+      else if (/^--[a-z_]+$/.test(part)) made.append(make("span", { class: "whole" }, part));
       else if (/^`.+`$/.test(part)) made.append(make("code", {}, breakable(part.slice(1, -1))));
       else made.append(breakable(part));
     }
