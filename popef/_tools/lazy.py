@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
-_IMPORT = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
-"""Line of it that names the module of one name: only that module is imported for that name."""
+_IMPORT = re.compile(r"^from (\S+) import \(?\s*(\w+) as \2,?\s*\)?$", re.MULTILINE)
+"""Import of one name in it, on one line or in parentheses: only that module is imported for that
+name."""
 
 
 @contextmanager

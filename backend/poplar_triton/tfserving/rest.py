@@ -269,6 +269,10 @@ def _describe_error(error: ServingError) -> web.Response:
     return _write_error(error.code, str(error))
 
 
+_Handler = Callable[[web.Request, re.Match[str], ModelSpec], Awaitable[web.Response]]
+"""Function that answers a request whose path matches its route."""
+
+
 class _Service:
     def __init__(
         self,
@@ -286,6 +290,10 @@ class _Service:
         self._most_calls = limits.calls
         self._calls = 0
         self._bodies = BodyReader(limits.bodies)
+        self._routes: Mapping[str, tuple[re.Pattern[str], _Handler]] = {
+            "GET": (_RESOURCE, self._get),
+            "POST": (_METHOD, self._post),
+        }
 
     async def handle(self, request: web.Request) -> web.Response:
         """Return the response to a request below /v1/, including an error response."""
@@ -297,16 +305,17 @@ class _Service:
             return _describe_error(as_serving_error(error))
 
     async def _dispatch(self, request: web.Request) -> web.Response:
-        match = _match(request)
-        if match is None:
+        route = self._routes.get(request.method)
+        match = None if route is None else route[0].fullmatch(request.raw_path)
+        if route is None or match is None:
             raise _malformed(request)
-        spec = _read_spec(match)
-        if request.method == "POST":
-            return await self._post(request, match["method"], spec)
-        return await self._get(match["metadata"], spec)
+        return await route[1](request, match, _read_spec(match))
 
-    async def _post(self, request: web.Request, method: str, spec: ModelSpec) -> web.Response:
+    async def _post(
+        self, request: web.Request, match: re.Match[str], spec: ModelSpec
+    ) -> web.Response:
         # Paths ignore case, methods do not.
+        method = match["method"]
         if method == "predict":
             return await self._observed("Predict", spec.name, self._predict(request, spec))
         if method in ("classify", "regress"):
@@ -316,10 +325,12 @@ class _Service:
             )
         raise _malformed(request)
 
-    async def _get(self, metadata: str | None, spec: ModelSpec) -> web.Response:
+    async def _get(
+        self, _request: web.Request, match: re.Match[str], spec: ModelSpec
+    ) -> web.Response:
         if not spec.name:
             raise refuse("Missing model name in request.")
-        if metadata == "metadata":
+        if match["metadata"] == "metadata":
             return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
         versions = await self._run(lambda call: self._models.list_versions(spec, call))
         return _write_json(_describe_versions(versions))
@@ -378,11 +389,6 @@ class _Service:
         """End the threads, and the process of large JSON."""
         self._json.close()
         self._computed.close()
-
-
-def _match(request: web.Request) -> re.Match[str] | None:
-    pattern = {"POST": _METHOD, "GET": _RESOURCE}.get(request.method)
-    return None if pattern is None else pattern.fullmatch(request.raw_path)
 
 
 def _malformed(request: web.Request) -> ServingError:

@@ -144,6 +144,7 @@ _PRECISION = (
         "%(default)s)",
         Takes(Form.VALUE, "FORMAT,FORMAT,SCALE,SCALE"),
         CONVERTER | RECIPE,
+        # The real command's parser has this default; that of the real Converter is F143,F143,0,0.
         default="F143,F143,-1,-1",
     ),
     Option(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from waiting import PATIENCE_SECONDS
 
 import popef
 from popef import public
+from popef._tools.lazy import _find_modules
 
 PROGRAM = """
 import sys, popef
@@ -38,3 +42,23 @@ def test_the_public_names_are_seen():
 def test_a_name_that_is_not_there_is_an_attribute_error(name):
     with pytest.raises(AttributeError, match=f"module 'popef' has no attribute '{name}'"):
         getattr(popef, name)
+
+
+@pytest.mark.parametrize(
+    "package",
+    "popef poprt poprt.cli model_runtime simipu simipu.operators simipu.numerics".split(),
+)
+def test_each_public_name_is_imported_from_its_own_module(package):
+    (folder,) = importlib.import_module(package).__path__
+    imports = [
+        statement
+        for statement in ast.parse((Path(folder) / "public.py").read_text()).body
+        if isinstance(statement, ast.ImportFrom)
+    ]
+    expected = {
+        alias.name: "." * statement.level + (statement.module or "")
+        for statement in imports
+        for alias in statement.names
+        if alias.asname == alias.name
+    }
+    assert _find_modules(package) == expected

@@ -57,7 +57,7 @@ def narrow_to_quarter(values: Array, data_type: int, scale: int) -> npt.NDArray[
 @dataclass(frozen=True, slots=True)
 class Fp8Params:
     """Format and scale (a power of two) of activations and of weights, as in fp8_params. The
-    defaults are the Converter's.
+    defaults are the real Converter's; the real command's parser has scales of -1.
 
     A value is the number in its 8 bits times 2 to the power of the scale. A larger scale has a
     larger range, a smaller one a finer resolution.
