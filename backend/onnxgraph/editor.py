@@ -272,7 +272,7 @@ class GraphEditor(GraphView):
 
     def _leave(self, name: str) -> None:
         if name not in self.makers:
-            self.names.left.add(name)
+            self.names.maybe_unread.add(name)
 
     def _sweep(self, names: Iterable[str]) -> None:
         waiting = list(names)

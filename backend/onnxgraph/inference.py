@@ -247,7 +247,7 @@ def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     asked = sum(_find_function(node) is not None for node in model.graph.node)
     for _ in range(min(2 * loops, _MAX_ROUNDS) + asked):  # into a Loop's body, and out of it
         declared = _declare_loops(inferred.graph, ChainMap(), ChainMap())
-        if not (declared | (asked > 0 and _ask_functions(inferred))):
+        if not (declared | (asked > 0 and _call_shape_functions(inferred))):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
@@ -303,7 +303,7 @@ def _take_stand_ins_away(graph: onnx.GraphProto, stood_for: Sequence[onnx.NodePr
             graph.value_info.extend(kept)
 
 
-def _ask_functions(model: onnx.ModelProto) -> bool:
+def _call_shape_functions(model: onnx.ModelProto) -> bool:
     """Call users' functions to write, in place, the shapes of their nodes; return whether anything
     was written."""
     written = False

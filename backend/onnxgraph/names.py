@@ -40,7 +40,7 @@ class NameScope:
         """Flag that new nodes are operators of the chip's own compiler."""
         self.added: list[TensorProto] = []
         """New weights of the main graph."""
-        self.left: set[str] = set()
+        self.maybe_unread: set[str] = set()
         """Weights that removed nodes have read, and perhaps other tensors."""
         self._graph, self._reserved = graph, reserved
         self._shared: dict[Hashable, str] = {}
@@ -119,8 +119,8 @@ def take_name(wanted: str, taken: set[str]) -> str:
 
 def drop_unread(graph: onnx.GraphProto, names: NameScope, *, bodies: bool = True) -> None:
     """Drop the weights of a main graph, and of its bodies, that only removed nodes have read."""
-    left = names.left - {value.name for value in graph.input}
-    unread = left - used_names(graph) if left else left
+    maybe_unread = names.maybe_unread - {value.name for value in graph.input}
+    unread = maybe_unread - used_names(graph) if maybe_unread else maybe_unread
     if unread:
         _drop(graph, unread, bodies=bodies)
 

@@ -119,7 +119,7 @@ class ReplicaGrouping:
         return [self.getReplicaAt(group, index) for index in range(self._size)]
 
     def getTranspose(self) -> ReplicaGrouping:
-        """Return the groups that take one member of each of these."""
+        """Return the transposed grouping: group i holds member i of every group."""
         if self._stride == 1:
             return ReplicaGrouping(self._replicas, self._size, self.getNumGroups())
         if self._size * self._stride == self._replicas:

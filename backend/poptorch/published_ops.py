@@ -78,7 +78,7 @@ def _static_sparse_matmul(x: Any, mode: str, **matrix: Any) -> Any:
 
 @register_op_body("StaticDynSparse", CHIP_DOMAIN)
 def _static_dyn_sparse(x: Any, **matrix: Any) -> Any:
-    """Return matrix @ x; the blocks' places count blocks."""
+    """Return matrix @ x; block indices are in units of blocks."""
     return _fill_matrix(**matrix, step=matrix["block_size"]).to(x.dtype) @ x
 
 

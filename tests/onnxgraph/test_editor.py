@@ -64,7 +64,7 @@ def test_nodes_that_nothing_reads_any_more_go(editor, model):
     editor.set_input(editor.maker("y"), 0, "b")
     editor.finish()
     assert "Mul" not in {node.op_type for node in model.graph.node}
-    assert editor.names.left >= {"w"}
+    assert editor.names.maybe_unread >= {"w"}
 
 
 def test_a_node_that_reads_a_tensor_twice_counts_as_one_reader(editor):

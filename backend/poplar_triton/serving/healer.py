@@ -156,7 +156,7 @@ class _Case:
 
 
 def _mark(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a parameter value that no earlier one has."""
+    """Return the configuration with a fresh reload token."""
     mark = {"string_value": uuid.uuid4().hex}
     return {**config, "parameters": {**config.get("parameters", {}), RELOAD_PARAMETER: mark}}
 

@@ -160,24 +160,20 @@ Handler = Callable[[Any, Context], Message]
 
 
 class GrpcCall:
-    """Call over gRPC (see models.Call)."""
+    """Call over gRPC. Its methods are those of `models.Call`."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self.waiting = threads.waiting
-        """See Call."""
 
     def seconds_left(self) -> float | None:
-        """See Call."""
         left: float | None = self._context.time_remaining()
         return None if left is None or left > _NEVER_SECONDS else left
 
     def is_wanted(self) -> bool:
-        """See Call."""
         return bool(self._context.is_active())
 
     def when_given_up(self, callback: Callable[[], None]) -> None:
-        """See Call."""
         if not self._context.add_callback(callback):
             callback()
 

@@ -86,8 +86,8 @@ class Format(Enum):
 
 
 class _MisfitError(Exception):
-    """Error of a value that does not fit into a tensor: the `index`-th list or value at a level of
-    the lists, or None for all."""
+    """A JSON value does not fit the tensor. `level` is the nesting depth, None for all; `index` the
+    position there."""
 
     def __init__(self, index: int, text: str, level: int | None = None) -> None:
         super().__init__(text)

@@ -45,26 +45,22 @@ _T = TypeVar("_T")
 
 
 class RestCall:
-    """Call over REST that lasts `seconds` from now on (see models.Call)."""
+    """Call over REST that lasts `seconds` from now on. Its methods are those of `models.Call`."""
 
     def __init__(self, seconds: float | None, threads: Threads) -> None:
         self.waiting = threads.waiting
-        """See Call."""
         self._end = None if seconds is None else time.monotonic() + seconds
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._is_given_up = False
 
     def seconds_left(self) -> float | None:
-        """See Call."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def is_wanted(self) -> bool:
-        """See Call."""
         return not self._is_given_up and self.seconds_left() != 0
 
     def when_given_up(self, callback: Callable[[], None]) -> None:
-        """See Call."""
         with self._lock:
             if not self._is_given_up:
                 self._callbacks.append(callback)

@@ -117,8 +117,8 @@ def _read_models(file: Path, models: Any) -> list[list[str]]:
         odd = next((key for key in model if f"--{key}" not in known), None)
         if odd is not None:
             raise UsageError(
-                f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for "
-                "itself; give what is of all models beside model_fusion"
+                f"{where}: {escape(repr(odd), 100)} cannot be set per model; move it outside "
+                "model_fusion"
             )
         found.append(_list_words(file, model, known))
     return found
@@ -163,7 +163,7 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
             )
         if node in devices or node in stages:
             raise UsageError(
-                f"{file}: entry {number}: node {escape(repr(node), 100)} is there twice"
+                f"{file}: entry {number}: node {escape(repr(node), 100)} is listed twice"
             )
         for key, where in (("device", devices), ("stage", stages)):
             if key in entry:

@@ -165,7 +165,7 @@ class NodeRule(_Rule):
             else:
                 is_changed = True
                 nodes.extend(made)
-                view.names.left.update(node.input)
+                view.names.maybe_unread.update(node.input)
         if is_changed:
             replace_nodes(view.graph, nodes)
 

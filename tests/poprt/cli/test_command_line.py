@@ -234,7 +234,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(
         ),
         (
             "model_fusion: [{input_model: a, num_ipus: 2}]",
-            "model 0: 'num_ipus' is no option that a model",
+            "model 0: 'num_ipus' cannot be set per model",
         ),
         ("model_fusion: [{input_model: a}]", "model_fusion requires export_popef: True, because"),
         ("[1, 2]", "expected options by their names, found list"),

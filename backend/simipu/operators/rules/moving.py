@@ -128,7 +128,7 @@ def slice_(node: Node) -> list[Rows]:
     if starts is None:
         starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
-        raise NotIndependent("its range is not known")
+        raise NotIndependent("the values of its starts and ends are unknown at compile time")
     places = [int(axis) % rank for axis in (axes if axes is not None else range(len(starts)))]
     if rows.axis not in places:
         return [rows]

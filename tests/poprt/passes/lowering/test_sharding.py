@@ -264,7 +264,7 @@ def test_the_command_shards_by_a_file(folder, only):
         ("[{node: n0, device: 0.5}]", "entry 0: expected the name of a node"),
         ("[{node: [n0], device: 0}]", "entry 0: expected the name of a node"),
         ("[{node: n0, device: 0, x: 1}]", "entry 0: expected the name of a node"),
-        ("[{node: n0, device: 0}, {node: n0, stage: 1}]", "entry 1: node 'n0' is there twice"),
+        ("[{node: n0, device: 0}, {node: n0, stage: 1}]", "entry 1: node 'n0' is listed twice"),
         ("a: &a [*a]", "is not valid YAML|expected a list"),
         pytest.param("[" * 5_000, "is not valid YAML", marks=pytest.mark.slow),
     ],
