@@ -20,8 +20,9 @@ from typing import TypeVar
 from ..errors import PopefError
 from .arguments import Parser
 from .interrupts import INTERRUPTED, is_asked, raising
+from .paths import describe_folder
 from .shortages import describe_last_line, name_limit
-from .text import escape, name_some, shorten_words, write_utf_8
+from .text import escape, shorten_words, write_utf_8
 
 _PartT = TypeVar("_PartT")
 
@@ -182,21 +183,8 @@ def _describe_os_error(error: OSError, options: argparse.Namespace) -> str:
     name = error.filename
     file = os.fsdecode(name) if isinstance(name, (str, bytes)) else str(name)
     option = _find_option(Path(file), options)
-    what = _describe_folder(file, option) if error.errno == errno.EISDIR else error.strerror
+    what = describe_folder(file) if error.errno == errno.EISDIR else error.strerror
     return f"{option}{': ' if option else ''}{file}: {what}"
-
-
-def _describe_folder(folder: str, option: str) -> str:
-    """Return what to give instead of a folder: one of the models in it, if it is not the file that
-    an option writes or reads."""
-    from .file_kinds import name_models
-
-    if option:
-        return "it is a folder; name a file"
-    models = name_models(folder, ".popef")
-    if not models:
-        return "it is a folder, and has no .popef file; name a file"
-    return f"it is a folder; name a file in it: {name_some(models)}"
 
 
 def _find_option(file: Path, options: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Literal, TypeAlias
 
-from .text import find_near
+from .text import find_near, name_some
 
 Kind: TypeAlias = Literal["file", "folder", "path"]
 """What a path must be; "path": a file or a folder."""
@@ -32,9 +32,18 @@ def check_input(path: AnyPath, expected: Kind) -> None:
         hint = did_you_mean_path(os.fspath(path))
         raise FileNotFoundError(error.errno, f"{error.strerror}{hint}", os.fspath(path)) from None
     if stat.S_ISDIR(mode) and expected == "file":
-        raise IsADirectoryError(errno.EISDIR, "expected a file, found a folder", os.fspath(path))
+        raise IsADirectoryError(errno.EISDIR, describe_folder(path), os.fspath(path))
     if not stat.S_ISDIR(mode) and expected == "folder":
         raise NotADirectoryError(errno.ENOTDIR, "expected a folder, found a file", os.fspath(path))
+
+
+def describe_folder(folder: AnyPath) -> str:
+    """Return what is wrong with a folder where a file is expected, with the models in it."""
+    from .file_kinds import name_models
+
+    models = name_models(folder, ".popef", ".onnx")
+    further = f"; name a file in it: {name_some(models)}" if models else ""
+    return f"expected a file, found a folder{further}"
 
 
 def check_output(path: AnyPath, expected: Kind) -> None:

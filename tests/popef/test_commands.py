@@ -81,11 +81,11 @@ def test_a_folder_is_answered_with_the_files_to_name(
     version.mkdir(parents=True)
     done = run(*words, tmp_path / "repository")
     assert done.returncode == 1
-    assert "it is a folder, and has no .popef file" in done.stderr
+    assert done.stderr.endswith("expected a file, found a folder\n")
     path.rename(version / "executable.popef")
     done = run(*words, tmp_path / "repository")
     assert done.returncode == 1
-    assert "it is a folder; name a file in it: mine/1/executable.popef\n" in done.stderr
+    assert "found a folder; name a file in it: mine/1/executable.popef\n" in done.stderr
 
 
 def test_all_shows_the_values(run: Run, path: Path) -> None:
