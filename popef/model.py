@@ -129,11 +129,13 @@ class _Parts:
     """Content of a reader, by the names that connect it."""
 
     def __init__(self, reader: Reader) -> None:
-        self.executables = _by_name((each.name, each) for each in reader.executables())
+        self.executables = _by_name(
+            (executable.name, executable) for executable in reader.executables()
+        )
         self._metadata = _by_name((each.executable, each) for each in reader.metadata())
-        self._opaque_blobs = _by_name((each.executable, each) for each in reader.opaqueBlobs())
-        self._tensors = _by_name((each.info.name, each) for each in reader.tensors())
-        self._feeds = _by_name((each.info.name, each) for each in reader.feeds())
+        self._opaque_blobs = _by_name((blob.executable, blob) for blob in reader.opaqueBlobs())
+        self._tensors = _by_name((tensor.info.name, tensor) for tensor in reader.tensors())
+        self._feeds = _by_name((feed.info.name, feed) for feed in reader.feeds())
         self._warn_of_strays()
 
     def choose(self, name: str | None) -> ExecutableReader:

@@ -94,7 +94,7 @@ def _check_names(graph: onnx.GraphProto) -> None:
         names += (tensor.name for tensor in inner.initializer)
         for node in inner.node:
             names += (node.name, node.op_type, node.domain, *node.input, *node.output)
-            names += (each.name for each in node.attribute)
+            names += (entry.name for entry in node.attribute)
         fault = next((name for name in names if not isinstance(name, str)), None)
         if fault is not None:
             raise GraphError(f"expected names in UTF-8, found {fault!r}")
@@ -136,7 +136,7 @@ def _check_equation(node: onnx.NodeProto) -> None:
 
     The parser checks an attribute's name only, not its type.
     """
-    for equation in (each.s for each in node.attribute if each.name == "equation"):
+    for equation in (entry.s for entry in node.attribute if entry.name == "equation"):
         text = equation.replace(b" ", b"")
         if not text and len(node.input) != 1:
             continue  # No equation: the check of nodes reports that it is missing.
@@ -192,11 +192,11 @@ def _check_makes_numbers(node: onnx.NodeProto) -> None:
             f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which "
             f"may make strings and maps; {_TENSORS_ONLY}"
         )
-    for each in node.attribute:
-        casts = node.op_type == "Cast" and each.name == "to"
+    for entry in node.attribute:
+        casts = node.op_type == "Cast" and entry.name == "to"
         # Before opset 6 the type is a name.
-        makes = casts and (each.i == TensorProto.STRING or each.s.upper() == b"STRING")
-        makes |= node.op_type == "Constant" and each.name in ("value_string", "value_strings")
+        makes = casts and (entry.i == TensorProto.STRING or entry.s.upper() == b"STRING")
+        makes |= node.op_type == "Constant" and entry.name in ("value_string", "value_strings")
         if makes:
             raise GraphError(f"node {node.name or node.op_type!r} makes strings; {_TENSORS_ONLY}")
 
@@ -226,7 +226,7 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
         elif node.op_type in ("Shape", "Size"):
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
-            shapes = [each.t.dims for each in node.attribute if len(each.t.dims) <= 1]
+            shapes = [entry.t.dims for entry in node.attribute if len(entry.t.dims) <= 1]
             count = max((*taken, *map(math.prod, shapes)), default=0)
         counts.update(dict.fromkeys(node.output, count))
         most = max(most, count)

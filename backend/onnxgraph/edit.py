@@ -130,7 +130,7 @@ def spell_domains(model: onnx.ModelProto) -> None:
     """
     owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
     for owner in owners:
-        imports = [each for each in owner.opset_import if each.domain in STANDARD_DOMAINS]
+        imports = [opset for opset in owner.opset_import if opset.domain in STANDARD_DOMAINS]
         if not any(each.domain for each in imports):
             continue
         versions = sorted({each.version for each in imports})
@@ -139,7 +139,7 @@ def spell_domains(model: onnx.ModelProto) -> None:
                 f"expected one version of the operators of ai.onnx, found {versions[0]} and "
                 f"{versions[-1]} under its two spellings '' and 'ai.onnx'; keep one import"
             )
-        others = [each for each in owner.opset_import if each.domain not in STANDARD_DOMAINS]
+        others = [opset for opset in owner.opset_import if opset.domain not in STANDARD_DOMAINS]
         del owner.opset_import[:]
         owner.opset_import.extend([helper.make_opsetid("", versions[0]), *others])
     for function in model.functions:
@@ -207,7 +207,7 @@ def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int | str]) -> None:
 def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     """Set an attribute of a node, present or not."""
     made = helper.make_attribute(name, value)
-    found = next((each for each in node.attribute if each.name == name), None)
+    found = next((entry for entry in node.attribute if entry.name == name), None)
     if found is None:
         node.attribute.append(made)
     else:

@@ -104,7 +104,7 @@ class GraphEditor(GraphView):
     def count_reads(self, name: str) -> int:
         """Return how often nodes and outputs read a tensor. A node may read it several times."""
         reads = (each for node in self.readers.get(name, {}).values() for each in iter_reads(node))
-        return sum(each == name for each in reads) + (name in self.outputs)
+        return sum(read == name for read in reads) + (name in self.outputs)
 
     def private_maker(self, name: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor, if the tensor is read only once and is no output."""

@@ -437,7 +437,9 @@ def _iter_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]
     yield from ((tensor.name, tensor) for tensor in graph.initializer)
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
-            yield from ((node.output[0], each.t) for each in node.attribute if each.name == "value")
+            yield from (
+                (node.output[0], entry.t) for entry in node.attribute if entry.name == "value"
+            )
 
 
 def _declare(graph: onnx.GraphProto, info: onnx.ValueInfoProto) -> None:

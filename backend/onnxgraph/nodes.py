@@ -86,7 +86,8 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """Return the value of an attribute of `node`."""
     return next(
-        (helper.get_attribute_value(each) for each in node.attribute if each.name == name), default
+        (helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name),
+        default,
     )
 
 
@@ -111,11 +112,11 @@ def iter_bodies(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
 
 
 def _iter_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for each in node.attribute:
-        if each.type == AttributeProto.GRAPH:
-            yield each.g
-        elif each.type == AttributeProto.GRAPHS:
-            yield from each.graphs
+    for entry in node.attribute:
+        if entry.type == AttributeProto.GRAPH:
+            yield entry.g
+        elif entry.type == AttributeProto.GRAPHS:
+            yield from entry.graphs
 
 
 def iter_any_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -123,8 +124,8 @@ def iter_any_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
     A model from outside could hide a graph there from code that checks the type first.
     """
-    for each in node.attribute:
-        yield from (body for body in (each.g, *each.graphs) if body.node)
+    for entry in node.attribute:
+        yield from (body for body in (entry.g, *entry.graphs) if body.node)
 
 
 def iter_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -89,15 +89,15 @@ def is_untrained(value: Array) -> bool:
 def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     """Return the types that a graph declares for its tensors."""
     return {
-        each.name: each.type.tensor_type
-        for each in (*graph.value_info, *graph.output, *graph.input)
+        value.name: value.type.tensor_type
+        for value in (*graph.value_info, *graph.output, *graph.input)
     }
 
 
 def _constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     """Return the weights that are no inputs, which old formats allow, and the tensors of
     Constants."""
-    given = {each.name for each in graph.input}
+    given = {value.name for value in graph.input}
     found = {each.name: each for each in graph.initializer if each.name not in given}
     for node in graph.node:
         tensor = constant_of(node)

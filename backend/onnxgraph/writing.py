@@ -67,7 +67,7 @@ class ModelWriter:
         self._graph = copy_without(model.graph, "initializer").SerializeToString()
         self._members = [_make_member(tensor) for tensor in model.graph.initializer]
         self._graph_bytes = len(self._graph) + sum(
-            len(_key(_INITIALIZER, each.size)) + each.size for each in self._members
+            len(_key(_INITIALIZER, member.size)) + member.size for member in self._members
         )
 
     @property
@@ -93,11 +93,11 @@ class ModelWriter:
         yield self._model
         yield _key(_GRAPH, self._graph_bytes)
         yield self._graph
-        for each in self._members:
-            yield _key(_INITIALIZER, each.size)
-            yield each.head
-            if each.data_bytes >= 0:
-                yield each.read_data()
+        for member in self._members:
+            yield _key(_INITIALIZER, member.size)
+            yield member.head
+            if member.data_bytes >= 0:
+                yield member.read_data()
 
 
 def write_with_data(model: onnx.ModelProto, file: BinaryIO, data: BinaryIO, location: str) -> None:

@@ -258,11 +258,11 @@ class Builder(Placement):
 
     def getInputTensorIds(self) -> list[str]:
         """Return the ids of the inputs, weights too."""
-        return [each.name for each in self._graph.model.graph.input]
+        return [value.name for value in self._graph.model.graph.input]
 
     def getOutputTensorIds(self) -> list[str]:
         """Return the ids of the outputs."""
-        return [each.name for each in self._graph.model.graph.output]
+        return [value.name for value in self._graph.model.graph.output]
 
     def getValueTensorIds(self) -> list[str]:
         """Return the ids of the results of nodes."""
@@ -270,7 +270,7 @@ class Builder(Placement):
 
     def getTrainableTensorIds(self) -> list[str]:
         """Return the ids of the weights."""
-        return [each.name for each in self._graph.model.graph.initializer]
+        return [tensor.name for tensor in self._graph.model.graph.initializer]
 
     def isInitializer(self, id: str) -> bool:
         """Return whether a tensor is a weight."""

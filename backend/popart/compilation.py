@@ -132,7 +132,7 @@ def compile_replicas(
 def _returns(executable: Executable, anchors: Sequence[str]) -> bool:
     """Return whether an executable returns the anchors only, and nothing that effects act on."""
     streams = executable.executable.program(MAIN_PROGRAM).streams
-    made = {each.tensor for each in streams if each.direction is Direction.DEVICE_TO_HOST}
+    made = {stream.tensor for stream in streams if stream.direction is Direction.DEVICE_TO_HOST}
     return made == set(anchors)
 
 
@@ -235,7 +235,10 @@ def _find_used_ipus(options: SessionOptions, model: onnx.ModelProto) -> set[int]
     if options.virtualGraphMode is not VirtualGraphMode.Manual:
         return set()
     return {
-        each.i for node in model.graph.node for each in node.attribute if each.name == VIRTUAL_GRAPH
+        entry.i
+        for node in model.graph.node
+        for entry in node.attribute
+        if entry.name == VIRTUAL_GRAPH
     }
 
 

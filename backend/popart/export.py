@@ -151,7 +151,7 @@ def load_executable(path: str | os.PathLike[str], ir: Ir) -> None:
         found = Executable(Path(path))
     except CompileError as error:
         raise popart_exception(str(error)) from error
-    streams = {each.tensor for each in found.executable.program(MAIN_PROGRAM).streams}
+    streams = {stream.tensor for stream in found.executable.program(MAIN_PROGRAM).streams}
     anchors = ir.flow.anchors()
     expected = [*(value.name for value in ir.lowered.model.graph.input), *anchors]
     if not set(anchors) <= streams or not streams <= set(expected):
@@ -191,8 +191,8 @@ def _make_executable(exported: Exported, with_facts: bool, with_weights: bool) -
 def _add_save_program(executable: SimulatedExecutable) -> SimulatedExecutable:
     """Return the executable with the program that copies the streamed weights to the host."""
     streams = tuple(
-        dataclasses.replace(each, handle=_d2h(each.tensor), direction=Direction.DEVICE_TO_HOST)
-        for each in executable.program(LOAD_PROGRAM).streams
+        dataclasses.replace(stream, handle=_d2h(stream.tensor), direction=Direction.DEVICE_TO_HOST)
+        for stream in executable.program(LOAD_PROGRAM).streams
     )
     if not streams or any(program.index == SAVE_PROGRAM for program in executable.programs):
         return executable
@@ -212,8 +212,8 @@ def _make_metadata(exported: Exported) -> popef.Metadata:
         numIpus=given.numIpus() * replicas,
         seedHandle=given.seedHandle(),
         anchors=[
-            *(_place(each, replicas) for each in given.anchors()),
-            *(_save(each) for each in given.anchors() if LOAD_PROGRAM in each.programs()),
+            *(_place(anchor, replicas) for anchor in given.anchors()),
+            *(_save(anchor) for anchor in given.anchors() if LOAD_PROGRAM in anchor.programs()),
         ],
         executable=given.executable(),
         numProcesses=1,

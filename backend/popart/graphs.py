@@ -68,16 +68,16 @@ class GraphBuilder:
         for opset in model.opset_import:
             loaded.opsets[opset.domain or ONNX_DOMAIN] = opset.version
         _check_opset(loaded.opsets.get(ONNX_DOMAIN, DEFAULT_VERSION))
-        for each in model.graph.input:
-            loaded._add_id(each.name, each.type)
+        for value in model.graph.input:
+            loaded._add_id(value.name, value.type)
         for tensor in model.graph.initializer:
             loaded.ids[tensor.name] = None
             keep_constant(loaded.constants, tensor.name, tensor)
         for index, node in enumerate(model.graph.node):
             loaded._add_outputs(node, index)
-        for each in (*model.graph.value_info, *model.graph.output):
-            if is_known(each.type):
-                loaded.types[each.name] = each.type
+        for value in (*model.graph.value_info, *model.graph.output):
+            if is_known(value.type):
+                loaded.types[value.name] = value.type
         return loaded
 
     def set_name(self, name: str) -> None:
@@ -307,14 +307,14 @@ class GraphBuilder:
                 f"already defined as {known}"
             )
         name = "" if domain == ONNX_DOMAIN else domain
-        if all(each.domain != name for each in self.model.opset_import):
+        if all(opset.domain != name for opset in self.model.opset_import):
             self.model.opset_import.add(domain=name, version=version)
             if not name:
                 self.model.ir_version = 4 if version >= _FIRST_IR_VERSION_4 else 3
 
     def _add_placement(self, node: onnx.NodeProto) -> None:
         placement = {"__debug_info_id": next(_debug_numbers), **self.attributes}
-        present = {each.name for each in node.attribute}
+        present = {entry.name for entry in node.attribute}
         for key, value in placement.items():
             if key in present:
                 raise popart_exception(f"Node already has attribute {key}.")
@@ -325,9 +325,9 @@ class GraphBuilder:
             self.ids[name] = None
             self._makers[name] = index
         if node.op_type == "Constant" and not node.domain:
-            for each in node.attribute:
-                if each.name == "value":
-                    keep_constant(self.constants, node.output[0], each.t)
+            for entry in node.attribute:
+                if entry.name == "value":
+                    keep_constant(self.constants, node.output[0], entry.t)
 
     def _add_input(self, name: str, kind: onnx.TypeProto | None) -> None:
         self.model.graph.input.add(name=name, type=kind)

@@ -51,9 +51,9 @@ def infer_node(
         return _infer_own(model)
     inferred = onnxgraph.infer_shapes(model)
     return {
-        each.name: each.type
-        for each in inferred.graph.value_info
-        if each.name in node.output and is_known(each.type)
+        value.name: value.type
+        for value in inferred.graph.value_info
+        if value.name in node.output and is_known(value.type)
     }
 
 
@@ -75,7 +75,7 @@ def _infer_own(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 def _infer_as_builder(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     node = model.graph.node[0]
-    types = {each.name: each.type.tensor_type for each in model.graph.input}
+    types = {value.name: value.type.tensor_type for value in model.graph.input}
     if not all(name in types for name in node.input):
         return {}
     shapes = [[dim.dim_value for dim in types[name].shape.dim] for name in node.input]

@@ -267,7 +267,7 @@ def _join(
 
 def _find_updated(lowered: Lowered) -> str:
     effects = lowered.effects.values()
-    return next((each.target for each in effects if each.kind is EffectKind.UPDATE), "")
+    return next((effect.target for effect in effects if effect.kind is EffectKind.UPDATE), "")
 
 
 def _count_compiled_batches(model: onnx.ModelProto, options: SessionOptions, batches: int) -> int:

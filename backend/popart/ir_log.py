@@ -29,11 +29,11 @@ def log_model(model: onnx.ModelProto) -> None:
         len(graph.input),
         len(graph.output),
     )
-    _session.log(TRACE, "inputs of the session: %s", [each.name for each in graph.input])
-    _popart.log(TRACE, "anchors of the model: %s", [each.name for each in graph.output])
+    _session.log(TRACE, "inputs of the session: %s", [value.name for value in graph.input])
+    _popart.log(TRACE, "anchors of the model: %s", [value.name for value in graph.output])
     if not _log.isEnabledFor(logging.DEBUG):
         return
-    versions = {each.domain or _STANDARD: each.version for each in model.opset_import}
+    versions = {opset.domain or _STANDARD: opset.version for opset in model.opset_import}
     for index, node in enumerate(graph.node):
         _log.debug("%s", "\n".join(_iter_lines(node, index, versions)))
 

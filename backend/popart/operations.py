@@ -107,7 +107,7 @@ def _find_definitions(internal: bool) -> dict[OperatorIdentifier, OpDefinition]:
         if _is_supported(name)
     }
     for method in graphcore.METHODS.values():
-        attributes = {each.key: OperatorAttribute() for each in method.parameters}
+        attributes = {parameter.key: OperatorAttribute() for parameter in method.parameters}
         identifier = OperatorIdentifier(graphcore.DOMAIN, method.op_type, 1)
         found[identifier] = OpDefinition(attributes=attributes)
     if internal:
@@ -118,8 +118,8 @@ def _find_definitions(internal: bool) -> dict[OperatorIdentifier, OpDefinition]:
 
 def _define(schema: OpSchema) -> OpDefinition:
     return OpDefinition(
-        [OperatorInput(each.name, _list_types(each)) for each in schema.inputs],
-        [OperatorOutput(each.name, _list_types(each)) for each in schema.outputs],
+        [OperatorInput(source.name, _list_types(source)) for source in schema.inputs],
+        [OperatorOutput(result.name, _list_types(result)) for result in schema.outputs],
         {name: OperatorAttribute() for name in schema.attributes},
     )
 

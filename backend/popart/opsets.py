@@ -121,8 +121,8 @@ def _make_parameters(schema: OpSchema, version: int) -> tuple[Parameter, ...]:
     attributes = [
         schema.attributes[name] for name in sorted(schema.attributes) if name not in _NOT_OFFERED
     ]
-    made = [_make_parameter(each) for each in attributes if each.required]
-    made += [_make_parameter(each) for each in attributes if not each.required]
+    made = [_make_parameter(attribute) for attribute in attributes if attribute.required]
+    made += [_make_parameter(attribute) for attribute in attributes if not attribute.required]
     if schema.name.startswith("Reduce"):
         # No axes is another reduction than an empty list of axes, which is written.
         return tuple(
@@ -209,8 +209,14 @@ def _make_function(method: Method, doc: str) -> Callable[..., Any]:
     signatures: list[Sequence[Parameter]] = [parameters]
     if method.optional:
         # C++ has a second signature without that parameter.
-        signatures.append([each for each in parameters if each.name != method.optional])
-    left_out = {each.name: each.default for each in parameters if each.name == method.optional}
+        signatures.append(
+            [parameter for parameter in parameters if parameter.name != method.optional]
+        )
+    left_out = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.name == method.optional
+    }
 
     def add(self: Opset, *args: Any, **kwargs: Any) -> Any:
         _, given = bind_any(method.name, signatures, args, kwargs)
@@ -225,12 +231,12 @@ def _make_function(method: Method, doc: str) -> Callable[..., Any]:
 
 def _make_signature(parameters: Sequence[Parameter]) -> inspect.Signature:
     made, required = [], False
-    for each in reversed(parameters):
+    for parameter in reversed(parameters):
         # C++ allows a parameter without a default behind one with a default.
-        required = required or each.default is REQUIRED
-        default = inspect.Parameter.empty if required else each.default
+        required = required or parameter.default is REQUIRED
+        default = inspect.Parameter.empty if required else parameter.default
         # A parameter that is called `lambda` can be given by position, or in a dict.
-        name = f"{each.name}_" if keyword.iskeyword(each.name) else each.name
+        name = f"{parameter.name}_" if keyword.iskeyword(parameter.name) else parameter.name
         made.append(
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
         )

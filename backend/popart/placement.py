@@ -72,14 +72,14 @@ class Placement:
             TypeError: If an attribute cannot have that value.
         """
         node = self._graph.find_node(_to_set(nodeOutputNames))
-        if any(each.name == attributeName for each in node.attribute):
+        if any(entry.name == attributeName for entry in node.attribute):
             raise popart_exception(f"Node already has attribute {attributeName}.")
         node.attribute.append(make_attribute(attributeName, _to_plain(attributeValue)))
 
     def nodeHasAttribute(self, attributeName: str, nodeOutputNames: Collection[str]) -> bool:
         """Return whether a node has an attribute."""
         node = self._graph.find_node(_to_set(nodeOutputNames))
-        return any(each.name == attributeName for each in node.attribute)
+        return any(entry.name == attributeName for entry in node.attribute)
 
     def removeNodeAttribute(self, attributeName: str, nodeOutputNames: Collection[str]) -> None:
         """Remove an attribute of a node; raises popart_exception if there is none."""
@@ -93,7 +93,7 @@ class Placement:
     def getAllNodeAttributeNames(self, nodeOutputNames: Collection[str]) -> list[str]:
         """Return the names of a node's attributes."""
         node = self._graph.find_node(_to_set(nodeOutputNames))
-        return [each.name for each in node.attribute]
+        return [entry.name for entry in node.attribute]
 
     def getInt64NodeAttribute(self, attributeName: str, nodeOutputNames: Collection[str]) -> int:
         """Return an attribute that is an int."""
@@ -127,11 +127,11 @@ class Placement:
 
     def _read(self, kind: str, name: str, outputs: Collection[str]) -> Any:
         number, shown, read = _KINDS[kind]
-        for each in self._graph.find_node(_to_set(outputs)).attribute:
-            if each.name == name:
-                if each.type != number:
+        for entry in self._graph.find_node(_to_set(outputs)).attribute:
+            if entry.name == name:
+                if entry.type != number:
                     raise popart_exception(f"Attribute {name} is not {shown}.")
-                return read(each)
+                return read(entry)
         raise popart_exception(f"Node does not have an attribute {name}.")
 
     # Placement: of all nodes made in a with statement, or of a node by its outputs

@@ -67,7 +67,7 @@ class DeviceProgram:
         """Streams of the inputs, in the order of a run's values."""
         self._results = _select(main.streams, Direction.DEVICE_TO_HOST)
         """Streams of the anchors, and of the tensors that effects act on."""
-        self.outputs = [each for each in self._results if each.tensor not in effects]
+        self.outputs = [result for result in self._results if result.tensor not in effects]
         """Streams of the anchors, in the order of a run's results."""
         self._has_rows = bool(main.batch_size)
         self._moves = any(stream.batch_axis for stream in main.streams)
@@ -92,8 +92,10 @@ class DeviceProgram:
         executable = self._given.executable
         if self.is_random:
             programs = tuple(
-                replace(each, graph=self._seed_graph(seed)) if each.index == MAIN_PROGRAM else each
-                for each in executable.programs
+                replace(program, graph=self._seed_graph(seed))
+                if program.index == MAIN_PROGRAM
+                else program
+                for program in executable.programs
             )
             executable = replace(executable, programs=programs)
         _log.log(TRACE, "Loading the engine of %s", executable.target.name)
@@ -145,7 +147,7 @@ class DeviceProgram:
             return found
         named = {each.tensor: value for each, value in zip(self._results, found, strict=True)}
         self.set_weights(act(self._effects, named))
-        return [named[each.tensor] for each in self.outputs]
+        return [named[result.tensor] for result in self.outputs]
 
     def run_replicas(self, values: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
         """Compute one batch of each replica, one after the other.
@@ -160,7 +162,7 @@ class DeviceProgram:
             poplar_application_runtime_error: If the program ends itself.
             poplar_system_runtime_error: If the run did not end in time.
         """
-        return [self.run(each) for each in values]
+        return [self.run(value) for value in values]
 
     def _to_rows(self, values: Sequence[Array]) -> Sequence[Array]:
         """Return values as the engine takes them: with their rows first, or one row each."""

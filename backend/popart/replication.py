@@ -186,8 +186,8 @@ class JointProgram:
             poplar_system_runtime_error: If the run did not end in time.
         """
         given = [
-            dict(zip((stream.tensor for stream in self.inputs), each, strict=True))
-            for each in values
+            dict(zip((stream.tensor for stream in self.inputs), value, strict=True))
+            for value in values
         ]
         results = self._program.run([given[replica][name] for name, replica in self._origins])
         found = dict(zip(self._results, results, strict=True))

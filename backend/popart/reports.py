@@ -116,14 +116,14 @@ def _collect(graph: onnx.GraphProto, name: str, graphs: dict[str, list[dict[str,
             "inputs": [{"name": each} for each in node.input],
             "outputs": [{"name": each} for each in node.output],
             "attributes": {
-                each.name: str(helper.get_attribute_value(each))
-                for each in node.attribute
-                if each.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.TENSOR)
+                entry.name: str(helper.get_attribute_value(entry))
+                for entry in node.attribute
+                if entry.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.TENSOR)
             },
         }
         for node in graph.node
     ]
     for node in graph.node:
-        for each in node.attribute:
-            if each.type == onnx.AttributeProto.GRAPH:
-                _collect(each.g, each.g.name or f"{node.name}/{each.name}", graphs)
+        for entry in node.attribute:
+            if entry.type == onnx.AttributeProto.GRAPH:
+                _collect(entry.g, entry.g.name or f"{node.name}/{entry.name}", graphs)

@@ -180,7 +180,7 @@ class InferenceSession:
             self.replicationFactor,
             self._ir.lowered,
             broadcast=options_check.find_broadcast_inputs(self._ir.model),
-            model_inputs=[each.name for each in self._ir.model.graph.input],
+            model_inputs=[value.name for value in self._ir.model.graph.input],
         )
         ir = self._ir
         reports.write_profile(

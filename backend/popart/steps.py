@@ -122,17 +122,17 @@ class Step:
     def run_synthetic(self, mode: SyntheticDataMode, seed: int) -> None:
         """Run the step's batches once on generated inputs, without results."""
         draw = np.random.default_rng(seed)
-        values = [_generate(each, mode, draw) for each in self._inputs]
+        values = [_generate(source, mode, draw) for source in self._inputs]
         self.program.run_replicas([values] * self.replicas)
 
     def _run_arrays(self, stepio: PyStepIO) -> None:
         if not self._is_checked and stepio.runtime_asserts:
             self._check_names(stepio)
-        feeds = [self._view_input(each, stepio) for each in self._inputs]
+        feeds = [self._view_input(source, stepio) for source in self._inputs]
         targets = [self._view_anchor(each, stepio) for each in self._anchors]
         self._is_checked = True
         takers = list(zip(self._anchors, targets, strict=True))
-        last = [each.copies - 1 for each in self._inputs]
+        last = [source.copies - 1 for source in self._inputs]
         for i in range(self.batches):
             values = [
                 [feed[i, min(replica, n)] for feed, n in zip(feeds, last, strict=True)]
@@ -153,7 +153,7 @@ class Step:
         for i in range(self.batches):
             shared: dict[str, Array] = {}
             values = [
-                [self._pull(each, stepio, shared) for each in self._inputs]
+                [self._pull(source, stepio, shared) for source in self._inputs]
                 for _ in range(self.replicas)
             ]
             for replica, results in enumerate(self.program.run_replicas(values)):
@@ -229,7 +229,7 @@ class Step:
 
     def _check_names(self, stepio: PyStepIO) -> None:
         """Check that each array belongs to a tensor of the model."""
-        known = {each.name for each in self._inputs}
+        known = {source.name for source in self._inputs}
         for name in sorted(stepio.inputs.keys() - known):
             if name in self.model_inputs:
                 _log.warning(

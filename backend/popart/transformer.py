@@ -122,7 +122,7 @@ class GraphTransformer:
         """Remove inputs, and their weights, that no node reads."""
         graph = self._model.graph
         read = {name for node in graph.node for name in onnxgraph.iter_reads(node)}
-        onnxgraph.replace_inputs(graph, [each for each in graph.input if each.name in read])
+        onnxgraph.replace_inputs(graph, [value for value in graph.input if value.name in read])
         onnxgraph.drop_weights(graph, read)
 
     def prepareNodesForTraining(self) -> None:
@@ -150,7 +150,7 @@ class GraphTransformer:
         nodes += graph.node
         onnxgraph.replace_nodes(graph, nodes)
         gone = set(ids)
-        onnxgraph.replace_inputs(graph, [each for each in graph.input if each.name not in gone])
+        onnxgraph.replace_inputs(graph, [value for value in graph.input if value.name not in gone])
         onnxgraph.drop_initializers(graph, gone)
 
     def convertAllFixedPointInitializersToConstants(self) -> None:

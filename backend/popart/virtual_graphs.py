@@ -160,7 +160,7 @@ def _check_subgraphs(model: onnx.ModelProto, caller: onnx.NodeProto) -> None:
 
 
 def _read(node: onnx.NodeProto, name: str) -> int:
-    return next((each.i for each in node.attribute if each.name == name), _UNSET)
+    return next((entry.i for entry in node.attribute if entry.name == name), _UNSET)
 
 
 def _describe(model: onnx.ModelProto, node: onnx.NodeProto) -> str:

@@ -83,7 +83,7 @@ def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> lis
     it runs.
     """
     tensorflow = import_tensorflow()
-    tensors = [tensorflow.convert_to_tensor(each) for each in inputs]
+    tensors = [tensorflow.convert_to_tensor(source) for source in inputs]
     check_tensors(f"engine {context.name()!r}: input", tensors, context.signature().inputs)
     outputs = load_library().application_call(
         infeeds=tensors,

@@ -217,7 +217,7 @@ def _check_chip(name: str) -> str:
 
 
 def _check_shares(shares: list[Any]) -> list[Any]:
-    if not all(isinstance(each, (int, float)) and 0 < each < 1 for each in shares):
+    if not all(isinstance(share, (int, float)) and 0 < share < 1 for share in shares):
         raise CompileError(
             "compiler option virtual_graph_split_ratios: expected numbers in (0, 1), found "
             f"{_quote(shares)}"

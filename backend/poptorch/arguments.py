@@ -158,8 +158,8 @@ def bind(
         AssertionError: If there are too many arguments, or a keyword that is no parameter.
     """
     parameters = _read_parameters(forward)
-    kinds = {each.kind: each.name for each in parameters}
-    named = [each for each in parameters if each.kind in _POSITIONAL]
+    kinds = {parameter.kind: parameter.name for parameter in parameters}
+    named = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     variadic = tuple(args[len(named) :])
     if variadic and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise AssertionError(
@@ -172,9 +172,9 @@ def bind(
         for index, each in enumerate(named)
     }
     by_keyword = {
-        each.name: _take(each, _ABSENT, rest)
-        for each in parameters
-        if each.kind is inspect.Parameter.KEYWORD_ONLY
+        parameter.name: _take(parameter, _ABSENT, rest)
+        for parameter in parameters
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     for name in rest:
         if inspect.Parameter.VAR_KEYWORD not in kinds:

@@ -65,11 +65,13 @@ def lower_marks(model: onnx.ModelProto) -> None:
     graph = model.graph
     if not any(node.domain == DOMAIN for node in graph.node):
         return
-    values: Values = {each.name: each for each in (*graph.input, *graph.value_info, *graph.output)}
-    nodes = _lower(list(graph.node), [each.name for each in graph.output], values)
+    values: Values = {
+        value.name: value for value in (*graph.input, *graph.value_info, *graph.output)
+    }
+    nodes = _lower(list(graph.node), [value.name for value in graph.output], values)
     del graph.node[:]
     graph.node.extend(nodes)
-    kept = [each for each in model.opset_import if each.domain != DOMAIN]
+    kept = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(kept)
 
@@ -77,7 +79,7 @@ def lower_marks(model: onnx.ModelProto) -> None:
 def _lower(nodes: list[onnx.NodeProto], outputs: Sequence[str], values: Values) -> list[Any]:
     """Return the nodes of a graph or body with its marks replaced; the last mark comes first."""
     while True:
-        found = next((each for each in reversed(nodes) if _is_mark(each, IF, LOOP)), None)
+        found = next((node for node in reversed(nodes) if _is_mark(node, IF, LOOP)), None)
         if found is None:
             return nodes
         if found.op_type == IF:
@@ -124,7 +126,7 @@ def _make_loop(
     )
     inner = _gather(nodes[place + 1 :], outputs, found.input)
     moved = {id(each) for each in inner}
-    _check_inside(turn, [each for each in nodes if id(each) not in moved and each is not found])
+    _check_inside(turn, [node for node in nodes if id(node) not in moved and node is not found])
     count, goes_on, more = (f"{found.name}/{name}" for name in ("count", "goes_on", "more"))
     inputs = [
         helper.make_tensor_value_info(count, TensorProto.INT64, []),
@@ -162,7 +164,7 @@ def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node and its bodies read."""
     yield from node.input
     for body in iter_graphs_of(node):
-        yield from (each.name for each in body.output)
+        yield from (value.name for value in body.output)
         for inner in body.node:
             yield from inner.input
 

@@ -267,12 +267,12 @@ def _finish(
     bodies.lower_marks(model)
     _separate_outputs(graph)
     inputs = ["input" if not index else f"input/{index}" for index in range(num_inputs)]
-    renamed = dict(zip((each.name for each in graph.input), inputs, strict=True))
+    renamed = dict(zip((value.name for value in graph.input), inputs, strict=True))
     weights = _find_weights(graph, recorder)
     rename_tensors(graph, renamed | weights)
     _move_state(graph, made.buffers)
     graph_text.log_weights(graph, inputs, _find_trained(recorder))
-    names = [each.name for each in graph.output]
+    names = [value.name for value in graph.output]
     results, rest = names[: made.outputs], iter(names[made.outputs :])
     state = [State(path, next(rest), buffer=path) for path in made.buffers]
     state += [State(inputs[index], next(rest), argument=index) for index in made.inputs]
@@ -281,7 +281,7 @@ def _finish(
     constants = find_constants(model, [*results, *attributes], set(weights.values()))
     _change_attributes(made.attributes, [constants.get(name) for name in attributes])
     unused = {*constants, *attributes}
-    kept = [each for each in graph.output if each.name not in unused]
+    kept = [value for value in graph.output if value.name not in unused]
     del graph.output[:]
     graph.output.extend(kept)
     joined = None
@@ -334,7 +334,7 @@ def _find_weights(graph: onnx.GraphProto, recorder: Recorder) -> dict[str, str]:
     ]
     for name, value in values:
         names[name] = first.setdefault(id(value), name).removeprefix(_USER)
-    return {each.name: names[each.name] for each in graph.initializer if each.name in names}
+    return {tensor.name: names[tensor.name] for tensor in graph.initializer if tensor.name in names}
 
 
 def _find_trained(recorder: Recorder) -> set[str]:
@@ -358,7 +358,7 @@ def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:
 
 def _separate_outputs(graph: onnx.GraphProto) -> None:
     """Give each output a name of its own: one tensor may be returned several times."""
-    taken = {each.name for each in graph.input} | {each.name for each in graph.initializer}
+    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for index, output in enumerate(graph.output):
         if output.name in taken:
             name = f"{output.name}/output{index}"

@@ -86,7 +86,7 @@ def compile_model(
     model = captured.model
     _add_anchors(model.graph, options)
     _give_output(model.graph)
-    outputs = [each.name for each in model.graph.output]
+    outputs = [value.name for value in model.graph.output]
     log_model(model)
     settings = make_session_options(options, num_ipus)
     batches = options.device_iterations
@@ -163,7 +163,7 @@ def _check_streams(executable: Executable, captured: Captured) -> None:
         Error: If it is another one's.
     """
     graph = captured.model.graph
-    found = {each.tensor for each in executable.executable.program(MAIN_PROGRAM).streams}
+    found = {stream.tensor for stream in executable.executable.program(MAIN_PROGRAM).streams}
     outputs, inputs = ({each.name for each in side} for side in (graph.output, graph.input))
     if not outputs <= found or not found <= inputs | outputs:
         raise Error(
@@ -178,8 +178,8 @@ def _add_anchors(graph: onnx.GraphProto, options: Options) -> None:
     Raises:
         Error: If no operator computes one of them.
     """
-    known = {each.name: each for each in graph.value_info}
-    outputs = {each.name for each in graph.output}
+    known = {value.name: value for value in graph.value_info}
+    outputs = {value.name for value in graph.output}
     for short_name, (name, *_) in options.anchored_tensors.items():
         if name not in known and name not in outputs:
             raise Error(

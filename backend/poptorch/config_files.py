@@ -81,7 +81,7 @@ class _Reader:
                 if not callable(function):
                     raise _UnreadableError(f"{ast.unparse(func)} cannot be called")
                 named = {key.arg or "": self.read(key.value) for key in keywords}
-                return function(*(self.read(each) for each in args), **named)
+                return function(*(self.read(argument) for argument in args), **named)
             case ast.Name("options"):
                 return self._options
             case ast.Attribute(ast.Name("poptorch"), name):

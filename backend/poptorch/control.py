@@ -52,7 +52,7 @@ def cond(
         body, inputs = (then_body, then_inps) if condition else (else_body, else_inps)
         return _as_list(body(*inputs))
     then, other = (
-        _capture(name, body, [_copy(each) for each in inputs])
+        _capture(name, body, [_copy(source) for source in inputs])
         for name, body, inputs in (
             ("cond: then_body", then_body, then_inps),
             ("cond: else_body", else_body, else_inps),
@@ -111,9 +111,9 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
             if isinstance(each, torch.Tensor):
                 self._seen.setdefault(id(each), (each, each._version))  # noqa: SLF001
         made = func(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                self._seen.setdefault(id(each), (each, None))
+        for leave in tree_leaves(made):
+            if isinstance(leave, torch.Tensor):
+                self._seen.setdefault(id(leave), (leave, None))
         return made
 
     @property
@@ -153,7 +153,7 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[An
                 "poptorch.for_loop expects input tensors (inputs) to be a list of tensors. "
                 f"(Object contained in list at index {index} is not torch.tensor)"
             )
-    values = [_copy(each) for each in inputs]
+    values = [_copy(source) for source in inputs]
     if isRunningOnIpu() and count > MAX_UNROLLED and inputs:
         return _loop(count, body, values)
     for _ in range(count):

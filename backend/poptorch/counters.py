@@ -57,7 +57,7 @@ class Clock:
         program, target = executable.executable.program(MAIN_PROGRAM), executable.executable.target
         moved = {
             direction: sum(
-                _count_bytes(each) for each in program.streams if each.direction is direction
+                _count_bytes(stream) for stream in program.streams if stream.direction is direction
             )
             for direction in Direction
         }

@@ -90,7 +90,7 @@ def _check_attribute(name: str, value: Any) -> Any:
         raise ValueError(f"All attribute keys must be strings. Found {name!r}")
     _check_ascii(name)
     items = list(value) if isinstance(value, (list, tuple)) else [value]
-    kinds = {type(each) for each in items}
+    kinds = {type(item) for item in items}
     if len(kinds) > 1:
         raise ValueError(f"attribute {name}: inconsistent attribute types in list: {value}")
     if not kinds:
@@ -100,12 +100,12 @@ def _check_attribute(name: str, value: Any) -> Any:
             f"Invalid attribute type: {name} is {kinds.pop().__name__}; expected int, float, str "
             "or a list of one of them"
         )
-    for each in items:
-        if isinstance(each, str):
-            _check_ascii(each)
-        elif isinstance(each, float) and math.isfinite(each) and abs(each) > _FLOAT_MAX:
-            side = "low" if each < 0 else "high"
-            raise Error(f"{each:g} is too {side} for a Popart float attribute.")
+    for item in items:
+        if isinstance(item, str):
+            _check_ascii(item)
+        elif isinstance(item, float) and math.isfinite(item) and abs(item) > _FLOAT_MAX:
+            side = "low" if item < 0 else "high"
+            raise Error(f"{item:g} is too {side} for a Popart float attribute.")
     return value
 
 
@@ -137,8 +137,8 @@ def call_popart(
         f"{CHIP_DOMAIN}::{op_type}",
         inputs,
         dict(attributes),
-        dtypes=[each.dtype for each in examples],
-        shapes=[list(each.shape) for each in examples],
+        dtypes=[example.dtype for example in examples],
+        shapes=[list(example.shape) for example in examples],
         version=1,
     )
     return list(made)

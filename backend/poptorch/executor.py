@@ -129,7 +129,7 @@ class PoplarExecutor:
         outputs, written = loaded.run(tensors)
         self._note_run(loaded)
         _write_back(tensors, written)
-        return loaded.captured.rebuild([_forbid_backward(each) for each in outputs])
+        return loaded.captured.rebuild([_forbid_backward(result) for result in outputs])
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the module without running it.

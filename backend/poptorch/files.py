@@ -180,7 +180,9 @@ def inspect_file(filename: str | os.PathLike[str]) -> FileContents:
     inputs: dict[str, tuple[int, ...]] = {}
     outputs: dict[str, tuple[int, ...]] = {}
     sides = {popef.TensorType.INPUT: inputs, popef.TensorType.OUTPUT: outputs}
-    weights = {str(each.info.name): torch.from_numpy(each.data().copy()) for each in found.tensors}
+    weights = {
+        str(tensor.info.name): torch.from_numpy(tensor.data().copy()) for tensor in found.tensors
+    }
     for anchor in found.metadata.anchors():
         if anchor.name() not in weights and anchor.type() in sides:
             sides[anchor.type()][anchor.name()] = tuple(anchor.tensorInfo().shape())

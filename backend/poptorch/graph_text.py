@@ -55,7 +55,7 @@ def log_graph(title: str, graph: onnx.GraphProto, operators: Iterable[onnx.NodeP
         operators: Its nodes without constants.
     """
     if logger.isEnabledFor(TRACE):
-        inputs = ", ".join(f"%{each.name}" for each in graph.input)
+        inputs = ", ".join(f"%{value.name}" for value in graph.input)
         _log(title, inputs, (_describe_node(node) for node in operators))
 
 
@@ -70,14 +70,14 @@ def log_weights(graph: onnx.GraphProto, inputs: Collection[str], trained: Collec
     if not logger.isEnabledFor(TRACE):
         return
     held = {
-        each.name: _describe_type(each.data_type, each.dims, each.name in trained)
-        for each in graph.initializer
+        tensor.name: _describe_type(tensor.data_type, tensor.dims, tensor.name in trained)
+        for tensor in graph.initializer
     }
-    for each in graph.input:
-        if each.name not in inputs:
-            kind = each.type.tensor_type
+    for value in graph.input:
+        if value.name not in inputs:
+            kind = value.type.tensor_type
             shape = [size.dim_value for size in kind.shape.dim]
-            held[each.name] = _describe_type(kind.elem_type, shape)
+            held[value.name] = _describe_type(kind.elem_type, shape)
     for index, (name, text) in enumerate(held.items()):
         logger.log(TRACE, "%%%d : %s -> %s", index, text, name)
 
@@ -104,12 +104,13 @@ def describe_call(node: Any) -> str:
     """
     values = node.meta.get("val")
     values = values if isinstance(values, (tuple, list)) else [values]
-    kinds = ", ".join(_describe_value(each) for each in values)
+    kinds = ", ".join(_describe_value(value) for value in values)
     schema = getattr(node.target, "_schema", None)
     name = schema.name if schema is not None else getattr(node.target, "__name__", node.target)
     arguments = [*node.args, *(f"{key}={each}" for key, each in node.kwargs.items())]
     given = ", ".join(
-        f"%{each.name}" if isinstance(each, torch.fx.Node) else str(each) for each in arguments
+        f"%{argument.name}" if isinstance(argument, torch.fx.Node) else str(argument)
+        for argument in arguments
     )
     return f"%{node.name} : {kinds} = {name}({given})"
 
@@ -129,7 +130,7 @@ def name_type(dtype: torch.dtype) -> str:
 def _describe_node(node: onnx.NodeProto) -> str:
     results = ", ".join(f"%{name}" for name in node.output if name)
     given = ", ".join(f"%{name}" for name in node.input if name)
-    kept = [each for each in node.attribute if each.type not in (_GRAPH, _TENSOR)]
+    kept = [entry for entry in node.attribute if entry.type not in (_GRAPH, _TENSOR)]
     attributes = ", ".join(
         f"{each.name}={_describe_attribute(helper.get_attribute_value(each))}" for each in kept
     )

@@ -37,10 +37,10 @@ def group_scatters(graph: onnx.GraphProto, places: Mapping[str, Placement]) -> N
     if has_bodies or sum(map(_is_scatter, graph.node)) < 2:  # noqa: PLR2004 # nothing to merge
         return
     values = (*graph.input, *graph.value_info, *graph.output)
-    types = {each.name: each.type.tensor_type for each in values}
+    types = {value.name: value.type.tensor_type for value in values}
     types |= {
-        each.name: helper.make_tensor_type_proto(each.data_type, each.dims).tensor_type
-        for each in graph.initializer
+        tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+        for tensor in graph.initializer
     }
     groups: dict[Hashable, list[onnx.NodeProto]] = {}
     for node, key in _iter_keys(graph, places, types):
@@ -66,7 +66,7 @@ def _iter_keys(
             if all(name in types for name in node.input):
                 described = tuple(types[name].SerializeToString() for name in node.input)
                 attributes = tuple(
-                    sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
+                    sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute)
                 )
                 yield node, (level, place, attributes, described)
             level += 1
@@ -103,9 +103,9 @@ class _Group:
         columns = zip(*self.members, strict=True)
         joined = [self._join(place, column, axes, made) for place, column in enumerate(columns)]
         group = self._copy(joined, self._prefix)
-        for each in group.attribute:
-            if each.name == "axis":
-                each.i += 1
+        for entry in group.attribute:
+            if entry.name == "axis":
+                entry.i += 1
         group.attribute.append(helper.make_attribute("group_size", size))
         parts = [f"{self._prefix}/{place}" for place in range(size)]
         made += [group, helper.make_node("Split", [self._prefix], parts, axis=0, num_outputs=size)]
@@ -131,7 +131,7 @@ class _Group:
         return node
 
     def _declare(self, size: int) -> None:
-        shape = [size, *(each.dim_value for each in self._type.shape.dim)]
+        shape = [size, *(dim.dim_value for dim in self._type.shape.dim)]
         kind = self._type.elem_type or TensorProto.FLOAT
         value = helper.make_tensor_value_info(self._prefix, kind, shape)
         self._graph.value_info.append(value)

@@ -92,7 +92,7 @@ class MultiConv:
             ValueError: If it is another value.
         """
         flags = value if isinstance(value, (list, tuple)) else (value,)
-        if value is not None and not all(isinstance(each, bool) for each in flags):
+        if value is not None and not all(isinstance(flag, bool) for flag in flags):
             raise ValueError(f"value must be bool or list of bools, found {value!r}")
         return self
 

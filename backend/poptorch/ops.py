@@ -58,7 +58,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     """
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         return type(tensors[0])(recomputationCheckpoint(each) for each in tensors[0])
-    if not all(isinstance(each, torch.Tensor) for each in tensors):
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise ValueError("All inputs must be tensors")
     return tensors[0] if len(tensors) == 1 else tensors
 
@@ -344,7 +344,7 @@ class Attribute:
     """
 
     def __init__(self, **attributes: Mapping[str, str]) -> None:
-        unknown = [each for each in attributes if each.split("__")[-1] != "outline"]
+        unknown = [attribute for attribute in attributes if attribute.split("__")[-1] != "outline"]
         if unknown or not attributes:
             raise ValueError(f"expected the attribute __outline, found {unknown}")
         self.attributes = attributes
@@ -451,7 +451,7 @@ def nearest(x: Any, y: Any, batch_x: Any = None, batch_y: Any = None) -> Any:
         for each in (batch_x, batch_y)
     ]
     kinds = (torch.Tensor, list, type(None))
-    if not all(isinstance(each, kinds) for each in batches):
+    if not all(isinstance(batch, kinds) for batch in batches):
         raise Error(
             "`batch_x` and `batch_y` must be torch.Tensors or lists while `batch_x` is of type "
             f"{type(batch_x)} and `batch_y` is of type {type(batch_y)}."

@@ -52,8 +52,8 @@ def add_partials(ir: str, options: Mapping[str, Any]) -> str:
     }
     graphs = json.loads(ir)
     for operators in graphs.values():
-        for each in operators:
-            each["attributes"].update(kinds.get(each["type"], {}))
+        for operator in operators:
+            operator["attributes"].update(kinds.get(operator["type"], {}))
     return json.dumps(graphs, separators=(",", ":"))
 
 
@@ -67,11 +67,11 @@ def add_places(ir: str, graph: onnx.GraphProto) -> str:
     places = read_places(graph)
     graphs = json.loads(ir)
     for operators in graphs.values():
-        for each in operators:
-            ipu, stage = places.get(each["outputs"][0]["name"], (None, None))
+        for operator in operators:
+            ipu, stage = places.get(operator["outputs"][0]["name"], (None, None))
             marks = {IPU_ATTRIBUTE: ipu, STAGE_ATTRIBUTE: stage}
             found = {name: str(value) for name, value in marks.items() if value is not None}
-            each["attributes"].update(found)
+            operator["attributes"].update(found)
     return json.dumps(graphs, separators=(",", ":"))
 
 
@@ -82,11 +82,11 @@ def _find_in_place(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> l
     type and shape of the operator's result.
     """
     types = {
-        each.name: each.type.SerializeToString()
-        for each in (*graph.input, *graph.value_info, *graph.output)
+        value.name: value.type.SerializeToString()
+        for value in (*graph.input, *graph.value_info, *graph.output)
     }
     readers = Counter(name for node in graph.node for name in set(node.input))
-    kept = {each.name for each in graph.output} | {each.name for each in graph.initializer}
+    kept = {value.name for value in graph.output} | {tensor.name for tensor in graph.initializer}
 
     def is_free(name: str, result: str) -> bool:
         fits = name in types and types[name] == types.get(result)

@@ -135,7 +135,7 @@ def list_operators(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def _read_notes(node: onnx.NodeProto) -> dict[str, str]:
-    return {each.key: each.value for each in node.metadata_props}
+    return {entry.key: entry.value for entry in node.metadata_props}
 
 
 def _drop_copies(graph: onnx.GraphProto) -> None:

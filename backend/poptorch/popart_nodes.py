@@ -86,7 +86,7 @@ def drop_hints(model: onnx.ModelProto) -> None:
         model: The model, which is changed.
     """
     _bypass(model.graph, lambda node: node.domain == HINTS)
-    kept = [each for each in model.opset_import if each.domain != HINTS]
+    kept = [opset for opset in model.opset_import if opset.domain != HINTS]
     del model.opset_import[:]
     model.opset_import.extend(kept)
 
@@ -122,7 +122,7 @@ def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
     if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
         return
     known = infer_shapes(model).graph
-    types = {each.name: each.type for each in (*known.input, *known.value_info, *known.output)}
+    types = {value.name: value.type for value in (*known.input, *known.value_info, *known.output)}
     made: list[onnx.NodeProto] = []
     for index, node in enumerate(model.graph.node):
         if node.domain == CHIP_DOMAIN:
@@ -133,7 +133,7 @@ def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
             made.append(node)
     del model.graph.node[:]
     model.graph.node.extend(made)
-    kept = [each for each in model.opset_import if each.domain != CHIP_DOMAIN]
+    kept = [opset for opset in model.opset_import if opset.domain != CHIP_DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend(kept)
 
@@ -153,7 +153,7 @@ def _lower(
             TensorProto.UINT32
             if place in unsigned
             else types[node.input[place]].tensor_type.elem_type,
-            [each.dim_value for each in types[node.input[place]].tensor_type.shape.dim],
+            [dim.dim_value for dim in types[node.input[place]].tensor_type.shape.dim],
         )
         for place, name in enumerate(inner.input)
     ]

@@ -82,7 +82,7 @@ def is_plain(node: Any) -> bool:
     """
     scales = [node.kwargs.get(name, 1) for name in ("alpha", "beta")]
     value = node.meta["val"]
-    kinds = {each.meta["val"].dtype for each in node.args}
+    kinds = {argument.meta["val"].dtype for argument in node.args}
     return bool(
         all(scales)
         and node.target is not aten.addr.default

@@ -118,7 +118,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
         changed = [each for each in altered if each.path]
         attributes = [each for each in altered if not each.path]
         made.buffers = [each.path for each in changed]
-        made.attributes = [each.value for each in attributes]
+        made.attributes = [attribute.value for attribute in attributes]
         made.inputs = [
             index
             for index, (tensor, version) in enumerate(zip(inputs, versions, strict=True))
@@ -130,7 +130,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
             *(each.clone for each in changed),
             *(inputs[index] for index in made.inputs),
             *(tensor for tensor, _ in trace.prints),
-            *(each.clone for each in attributes),
+            *(attribute.clone for attribute in attributes),
         ]
 
 
@@ -148,7 +148,7 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
         keywords = dict(kwargs or {})
         if _is_ipu(keywords.get("device")):
             keywords["device"] = "cpu"
-        args = tuple("cpu" if _is_ipu(each) else each for each in args)
+        args = tuple("cpu" if _is_ipu(argument) else argument for argument in args)
         if func in _MIXED:
             args = _match_types(args)
             cast = _match_types((*args[:1], *keywords.values()))[len(args[:1]) :]
@@ -170,7 +170,7 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
 def _normalize(func: Callable[..., Any], x: Any, *args: Any, **keywords: Any) -> Any:
     """Compute half activations in float if parameters or statistics are in float."""
     given = (x, *args)
-    kinds = {each.dtype for each in tree_leaves((given, keywords)) if torch.is_tensor(each)}
+    kinds = {leave.dtype for leave in tree_leaves((given, keywords)) if torch.is_tensor(leave)}
     if not kinds >= {torch.half, torch.float32}:
         return func(*given, **keywords)
     return func(*tree_map(_widen, given), **tree_map(_widen, keywords)).to(x.dtype)
@@ -195,8 +195,10 @@ def _match_types(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype not in _CAST:
         return values
     return tuple(
-        each.to(values[0].dtype) if isinstance(each, torch.Tensor) and each.dtype in _CAST else each
-        for each in values
+        value.to(values[0].dtype)
+        if isinstance(value, torch.Tensor) and value.dtype in _CAST
+        else value
+        for value in values
     )
 
 

@@ -108,7 +108,7 @@ def find_constants(
         weights: Names of the weights.
     """
     graph = model.graph
-    varying = {each.name for each in graph.input} | set(weights)
+    varying = {value.name for value in graph.input} | set(weights)
     for node in graph.node:
         inner = [each for body in iter_graphs_of(node) for each in body.node]
         read = {name for each in (node, *inner) for name in each.input}
@@ -149,8 +149,8 @@ def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
         kept[::-1],
         "constants",
         [],
-        [each for each in graph.output if each.name in outputs],
-        [each for each in graph.initializer if each.name in needed],
+        [value for value in graph.output if value.name in outputs],
+        [tensor for tensor in graph.initializer if tensor.name in needed],
     )
     made = onnx.helper.make_model(part, opset_imports=model.opset_import)
     made.ir_version = model.ir_version
@@ -159,4 +159,6 @@ def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
 
 
 def _reads(body: onnx.GraphProto) -> set[str]:
-    return {name for node in body.node for name in node.input} | {each.name for each in body.output}
+    return {name for node in body.node for name in node.input} | {
+        value.name for value in body.output
+    }

@@ -57,6 +57,6 @@ def follow(modules: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in handles:
-            each.remove()
+        for handle in handles:
+            handle.remove()
         _stack.clear()

@@ -97,6 +97,6 @@ def erfinv(x: Any) -> Any:
 def _evaluate(coefficients: tuple[float, ...], x: Any) -> Any:
     """Return a polynomial's value; the highest power comes first."""
     value = torch.full_like(x, coefficients[0])
-    for each in coefficients[1:]:
-        value = value * x + each
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
     return value

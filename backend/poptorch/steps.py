@@ -168,7 +168,7 @@ class Steps:
         """Return the results of each replica by name."""
         names = [stream.tensor for stream in self.program.outputs]
         results = self.program.run_replicas(values)
-        return [dict(zip(names, each, strict=True)) for each in results]
+        return [dict(zip(names, result, strict=True)) for result in results]
 
 
 def _join(parts: Array, whole: Array) -> Array:

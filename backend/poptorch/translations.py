@@ -457,12 +457,13 @@ def narrow_floats(model: onnx.ModelProto) -> None:
     is_chip = any(node.domain == CHIP_DOMAIN for node in model.graph.node)
     narrowed = [TensorProto.BFLOAT16, *([TensorProto.DOUBLE] if is_chip else [])]
     values = [
-        onnx.ValueInfoProto.FromString(each.SerializeToString()) for each in model.graph.value_info
+        onnx.ValueInfoProto.FromString(value.SerializeToString())
+        for value in model.graph.value_info
     ]
     for kind in narrowed:
         retype_floats(model, kind, TensorProto.FLOAT, "single")
     if values and not model.graph.value_info:  # PopART's operators need the types of their inputs
-        for each in values:
-            if each.type.tensor_type.elem_type in narrowed:
-                each.type.tensor_type.elem_type = TensorProto.FLOAT
+        for value in values:
+            if value.type.tensor_type.elem_type in narrowed:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
         model.graph.value_info.extend(values)

@@ -265,7 +265,9 @@ class CompilationReport(Facade):
     @cached_property
     def computeSets(self) -> list[ComputeSet]:
         """The compute sets, one of each node that computes."""
-        return [each.computeset for each in self.programs if isinstance(each, OnTileExecute)]
+        return [
+            program.computeset for program in self.programs if isinstance(program, OnTileExecute)
+        ]
 
     @property
     def graph(self) -> Graph:
@@ -304,7 +306,7 @@ class CompilationReport(Facade):
     @cached_property
     def livenessProgramSteps(self) -> Listing[LivenessStep]:
         """The programs of nodes in order, with what is alive."""
-        leaves = [each for each in self.programs if each.step != NO_STEP]
+        leaves = [program for program in self.programs if program.step != NO_STEP]
         return Listing(len(leaves), lambda i: LivenessStep(self._document, leaves[i]))
 
 

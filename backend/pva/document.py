@@ -223,8 +223,8 @@ def parse_document(found: Any, title: str) -> Document:
         memory=tuple(_parse_memory(table, tiles) for table in top.tables("memory", num_ipus)),
         steps=steps,
         variables=_parse_variables(top.table("variables"), num_ipus, len(steps)),
-        host_cycles=max(each["host"] for each in causes),
-        total_cycles=max(sum(each.values()) for each in causes),
+        host_cycles=max(cause["host"] for cause in causes),
+        total_cycles=max(sum(cause.values()) for cause in causes),
         program=_parse_part(top.table("program"), 0, len(steps) - 1, 0),
     )
 
@@ -293,7 +293,8 @@ class _Table:
     def choices(self, key: str, length: int, of: Sequence[str], low: int = 0) -> tuple[str, ...]:
         """Return the names that a column of indices refers to; "" for -1, if `low` allows it."""
         return tuple(
-            of[each] if each >= 0 else "" for each in self.numbers(key, length, low, len(of) - 1)
+            of[number] if number >= 0 else ""
+            for number in self.numbers(key, length, low, len(of) - 1)
         )
 
     def _column(self, key: str, length: int | None) -> list[Any]:

@@ -154,7 +154,7 @@ class ExecutionReport(Facade):
 
     @cached_property
     def _run_steps(self) -> Listing[ExecutionStep]:
-        leaves = [each for each in self._programs if each.type in _LEAVES]
+        leaves = [program for program in self._programs if program.type in _LEAVES]
         starts = list(_iter_starts(leaves, overlapped=self._document.io_tiles > 0))
         return Listing(len(leaves), lambda i: ExecutionStep(self._document, leaves[i], starts[i]))
 

@@ -36,7 +36,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any
     ) -> None:
-        shown = "\n".join(["examples:", *(f"  {each}" for each in examples)]) if examples else ""
+        shown = (
+            "\n".join(["examples:", *(f"  {example}" for example in examples)]) if examples else ""
+        )
         epilog = "\n\n".join(filter(None, (options.pop("epilog", None), shown)))
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(

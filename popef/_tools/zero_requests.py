@@ -107,7 +107,7 @@ def make_inputs(config: Mapping[str, Any]) -> list[ZeroInput]:
             raise ValueError(f"its input {each['name']!r} has the unsupported type {datatype}")
         shape = tuple(max(1, int(size)) for size in each.get("dims", ()))
         inputs.append(ZeroInput(str(each["name"]), datatype, (*batch, *shape)))
-    if (num_bytes := sum(each.num_bytes for each in inputs)) > MAX_BYTES:
+    if (num_bytes := sum(source.num_bytes for source in inputs)) > MAX_BYTES:
         raise ValueError(
             f"its inputs have {num_bytes} bytes, more than the limit of {MAX_BYTES} of a request "
             "of zeros"
@@ -123,17 +123,17 @@ def _read_datatype(tensor: Mapping[str, Any]) -> str:
 def encode_head(inputs: Sequence[ZeroInput], *, binary_outputs: bool) -> str:
     """Return the JSON in front of the zeros of a binary request."""
     parameters = {"parameters": {"binary_data_output": True}} if binary_outputs else {}
-    return json.dumps({"inputs": [_describe_binary(each) for each in inputs], **parameters})
+    return json.dumps({"inputs": [_describe_binary(source) for source in inputs], **parameters})
 
 
 def find_answer(config: Mapping[str, Any]) -> Answer:
     """Return what `make_curl` prints for a model of this configuration."""
     outputs = config.get("output", ())
-    types = {_read_datatype(each) for each in outputs}
+    types = {_read_datatype(result) for result in outputs}
     if _find_labelled(config):
         return Answer.LABELS
     if types.isdisjoint(BINARY_ONLY):
-        sizes = [math.prod(map(int, each.get("dims", ()))) for each in outputs]
+        sizes = [math.prod(map(int, result.get("dims", ()))) for result in outputs]
         is_short = min(sizes, default=0) >= 0 and sum(sizes) <= _MAX_SHOWN_VALUES
         return Answer.VALUES if is_short else Answer.FIRST_VALUES
     return Answer.FILE if types & BINARY_ONLY - {"FP16"} else Answer.HALVES
@@ -163,14 +163,14 @@ def make_curl(address: str, model: str, config: Mapping[str, Any]) -> str:
     answer = find_answer(config)
     asked = _find_labelled(config) or config.get("output", ())
     outputs = [_ask_for(each, answer) for each in asked]
-    chosen = {"outputs": outputs} if any("parameters" in each for each in outputs) else {}
+    chosen = {"outputs": outputs} if any("parameters" in result for result in outputs) else {}
     end = _ENDS[answer]
-    is_small = sum(each.num_values for each in inputs) <= _MAX_JSON_VALUES
-    if is_small and not any(each.datatype in BINARY_ONLY for each in inputs):
-        body = json.dumps({"inputs": [_spell_out(each) for each in inputs], **chosen})
+    is_small = sum(source.num_values for source in inputs) <= _MAX_JSON_VALUES
+    if is_small and not any(source.datatype in BINARY_ONLY for source in inputs):
+        body = json.dumps({"inputs": [_spell_out(source) for source in inputs], **chosen})
         return f"curl -s {url} -d {shlex.quote(body)}{end}"
-    head = json.dumps({"inputs": [_describe_binary(each) for each in inputs], **chosen})
-    num_bytes = sum(each.num_bytes for each in inputs)
+    head = json.dumps({"inputs": [_describe_binary(source) for source in inputs], **chosen})
+    num_bytes = sum(source.num_bytes for source in inputs)
     return (
         f"{{ printf %s {shlex.quote(head)}; head -c {num_bytes} /dev/zero; }} | curl -s {url} "
         f"-H '{LENGTH_HEADER}: {len(head)}' --data-binary @-{end}"

@@ -98,7 +98,7 @@ def _rules(severity: Severity) -> str:
 
 def _limits() -> str:
     limits = dataclasses.fields(Limits)
-    rows = [(f"`{each.name}`", f"{each.default:,}", each.metadata["doc"]) for each in limits]
+    rows = [(f"`{limit.name}`", f"{limit.default:,}", limit.metadata["doc"]) for limit in limits]
     return _table("limit", "default", "of what", rows=rows)
 
 

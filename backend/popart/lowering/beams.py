@@ -38,7 +38,7 @@ class _Beams:
 
     def list(self) -> list[Tensor]:
         """Return the tensors."""
-        return [getattr(self, each.name) for each in fields(self)]
+        return [getattr(self, field.name) for field in fields(self)]
 
 
 @chip_rule("CtcBeamSearchDecoder")

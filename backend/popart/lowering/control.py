@@ -22,9 +22,9 @@ _BOOL, _INT64 = TensorProto.BOOL, TensorProto.INT64
 
 
 def read_body(operation: Operation, name: str) -> onnx.GraphProto:
-    for each in operation.node.attribute:
-        if each.name == name:
-            return each.g
+    for entry in operation.node.attribute:
+        if entry.name == name:
+            return entry.g
     raise popart_exception(f"{operation.describe()}: the attribute '{name}' is missing")
 
 
@@ -50,11 +50,11 @@ def make_body(
     graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str
 ) -> onnx.GraphProto:
     """Return the body that a graph is; outputs get names of their own."""
-    made = [graph.add("Identity", [each], prefix=name)[0] for each in outputs]
+    made = [graph.add("Identity", [result], prefix=name)[0] for result in outputs]
     return helper.make_graph(
         graph.nodes,
         name,
-        [_value(each.name, each) for each in inputs],
+        [_value(source.name, source) for source in inputs],
         [_value(each.name, each) for each in made],
     )
 
@@ -230,7 +230,7 @@ def _ints(operation: Operation, name: str, count: int) -> list[int]:
 
 def _count_steps(sequences: Sequence[Tensor], axes: Sequence[int]) -> int:
     lengths = [each.shape[axis] for each, axis in zip(sequences, axes, strict=True)]
-    other = next((each for each in lengths if each != lengths[0]), None)
+    other = next((length for length in lengths if length != lengths[0]), None)
     if other is not None:
         raise popart_exception(
             "[ScanOp] Number of iterations required by the inputs do not match: "

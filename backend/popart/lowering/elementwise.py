@@ -125,14 +125,14 @@ def _variadic(operation: Operation) -> Sequence[Tensor]:
         operation, [operation.input(place) for place in range(len(operation.inputs))]
     )
     shape: tuple[int, ...] = tensors[0].shape
-    for each in tensors[1:]:
-        check_same_types(operation, tensors[0], each)
-        shape = broadcast(operation, shape, each.shape)
+    for tensor in tensors[1:]:
+        check_same_types(operation, tensors[0], tensor)
+        shape = broadcast(operation, shape, tensor.shape)
     if operation.node.op_type != "Sum" or tensors[0].type in FLOATS:
         return [operation.add(operation.node.op_type, *tensors)]
     total = tensors[0]
-    for each in tensors[1:]:  # the standard adds no integers by Sum
-        total = operation.add("Add", total, each)
+    for tensor in tensors[1:]:  # the standard adds no integers by Sum
+        total = operation.add("Add", total, tensor)
     return [total]
 
 

@@ -213,12 +213,12 @@ class Graph:
         wanted = [True] * outputs if isinstance(outputs, int) else outputs
         base = prefix or op_type
         names = [self.new_name(f"{base}/{op_type}") if each else "" for each in wanted]
-        given = [each.name if each else "" for each in inputs]
+        given = [source.name if source else "" for source in inputs]
         while given and not given[-1]:
             given.pop()
         kept = {name: value for name, value in attributes.items() if value is not None}
         node = helper.make_node(op_type, given, names, name=names[0], domain=domain, **kept)
-        known = {each.name: each for each in inputs if each is not None}
+        known = {source.name: source for source in inputs if source is not None}
         if results is None:
             types = self._infer(node, known)
         else:
@@ -286,17 +286,17 @@ class Graph:
             node = shared.makers[waiting[-1]]
             reads = list(dict.fromkeys(iter_reads(node)))
             missing = [
-                each for each in reads if each not in shared.values and each not in shared.weights
+                read for read in reads if read not in shared.values and read not in shared.weights
             ]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
-            feeds = {each: self._value(each) for each in reads}
+            feeds = {read: self._value(read) for read in reads}
             graph = helper.make_graph(
                 [_without_placement(node)],
                 "constant",
-                [helper.make_value_info(each, onnx.TypeProto()) for each in feeds],
+                [helper.make_value_info(feed, onnx.TypeProto()) for feed in feeds],
                 [helper.make_value_info(each, onnx.TypeProto()) for each in node.output if each],
             )
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
@@ -387,7 +387,7 @@ def _type_of(tensor: Tensor) -> onnx.TypeProto:
 
 def _read_type(name: str, found: onnx.TypeProto) -> tuple[int, tuple[int, ...]]:
     tensor = found.tensor_type
-    sizes = [each.dim_value if each.HasField("dim_value") else -1 for each in tensor.shape.dim]
+    sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
     if not tensor.HasField("shape") or min(sizes, default=0) < 0:
         raise ValueError(f"the shape of {name!r} depends on the data")
     return tensor.elem_type, tuple(sizes)
@@ -398,7 +398,7 @@ def _without_placement(node: onnx.NodeProto) -> onnx.NodeProto:
     made = onnx.NodeProto()
     made.CopyFrom(node)
     del made.attribute[:]
-    made.attribute.extend(each for each in node.attribute if not each.name.startswith("__"))
+    made.attribute.extend(entry for entry in node.attribute if not entry.name.startswith("__"))
     return made
 
 

@@ -71,8 +71,8 @@ def _normalize(operation: Operation, inputs: Sequence[Tensor]) -> Tensor:
     """Normalize; with statistics in float, what is in half is computed in float."""
     epsilon = float(operation.attribute("epsilon", 1e-5))
     x = inputs[0]
-    if any(each.type != x.type for each in inputs):
-        inputs = [operation.in_float(each) for each in inputs]
+    if any(source.type != x.type for source in inputs):
+        inputs = [operation.in_float(source) for source in inputs]
     return operation.cast(operation.add("BatchNormalization", *inputs, epsilon=epsilon), x.type)
 
 

@@ -111,9 +111,9 @@ class Operation:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return the value of an attribute; texts are `str`."""
-        for each in self.node.attribute:
-            if each.name == name:
-                value = helper.get_attribute_value(each)
+        for entry in self.node.attribute:
+            if entry.name == name:
+                value = helper.get_attribute_value(entry)
                 return value.decode() if isinstance(value, bytes) else value
         return default
 
@@ -204,10 +204,10 @@ def broadcast(operation: Operation, left: Sequence[int], right: Sequence[int]) -
 def match_widths(operation: Operation, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return operands of one type where integers of 64 bits stand beside those of 32: on the chip
     both have 32."""
-    types = {each.type for each in tensors}
+    types = {tensor.type for tensor in tensors}
     for wide, narrow in NARROWED.items():
         if types == {wide, narrow}:
-            return [operation.cast(each, narrow) for each in tensors]
+            return [operation.cast(tensor, narrow) for tensor in tensors]
     return list(tensors)
 
 

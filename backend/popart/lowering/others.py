@@ -54,7 +54,7 @@ def _draw(operation: Operation) -> Sequence[Tensor]:
 def _print(operation: Operation) -> Sequence[Tensor]:
     """Its input; the session prints its value."""
     title = operation.attribute("title") or operation.node.input[0]
-    attributes = {each.name: operation.attribute(each.name) for each in operation.node.attribute}
+    attributes = {entry.name: operation.attribute(entry.name) for entry in operation.node.attribute}
     operation.graph.add_effect(Effect(EffectKind.PRINT, str(title), attributes), operation.x)
     return [operation.x]
 
@@ -172,8 +172,8 @@ def _spline(operation: Operation, v: Tensor, degree: int, step: int) -> Tensor:
     """Return the B-spline of a degree at knot `step` as a polynomial of the distance v."""
     coefficients = _SPLINES[degree][step]
     found = operation.like(np.full(v.shape, coefficients[-1]), v)
-    for each in reversed(coefficients[:-1]):
-        found = operation.add("Add", operation.add("Mul", found, v), operation.like(each, v))
+    for coefficient in reversed(coefficients[:-1]):
+        found = operation.add("Add", operation.add("Mul", found, v), operation.like(coefficient, v))
     return found
 
 

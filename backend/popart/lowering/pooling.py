@@ -19,7 +19,7 @@ def _max_pool(operation: Operation) -> Sequence[Tensor]:
     if operation.attribute("storage_order", 0):
         raise popart_exception("storage_order != 0, not supported")
     dilations = operation.attribute("dilations") or ()
-    if any(each != 1 for each in dilations):
+    if any(dilation != 1 for dilation in dilations):
         raise popart_exception(
             f"MaxPool has dilations {format_shape(dilations)}. Dilations of value other than 1 are "
             "currently not supported."

@@ -230,7 +230,7 @@ def _multiconv(operation: Operation) -> Sequence[Tensor]:
     places = [GROUP_SIZE * index for index in range(len(operation.node.output))]
     axes = [max(0, operation.input(place).rank - 2) for place in places]
     parts = {
-        name: _split(operation, name, shown, [count * each for each in axes])
+        name: _split(operation, name, shown, [count * axis for axis in axes])
         for name, (shown, count) in _PER_GROUP.items()
     }
     made = []

@@ -61,7 +61,7 @@ def _check(operation: Operation, kind: str) -> None:
     """Raise popart_exception for what PopART's layers do not have."""
     shown = operation.describe()
     for name in ("activation_alpha", "activation_beta", "clip"):
-        if any(each.name == name for each in operation.node.attribute):
+        if any(entry.name == name for entry in operation.node.attribute):
             raise popart_exception(
                 f"Attribute `{name}' of {shown} is not supported"
                 if kind == "RNN"

@@ -206,10 +206,10 @@ class _Joiner:
         reads, draws = list(iter_reads(node)), _draws(node)
         first = dict[tuple[str, ...], int]()
         for replica, names in enumerate(self.names):
-            key = tuple(names[each] for each in reads)
+            key = tuple(names[read] for read in reads)
             if not draws and key in first:
                 given = self.names[first[key]]
-                names.update((each, given[each]) for each in node.output)
+                names.update((name, given[name]) for name in node.output)
                 continue
             first[key] = replica
             copy = onnx.NodeProto()
@@ -299,7 +299,7 @@ class _Joiner:
         for old, new in zip(iter_bodies(made), bodies, strict=True):
             old.CopyFrom(new)
         for replica, names in enumerate(self.names):
-            names.update((each, self._name(each, replica)) for each in node.output)
+            names.update((name, self._name(name, replica)) for name in node.output)
         made.output[:] = self._spread(node.output)
         return made
 
@@ -344,8 +344,8 @@ def _iter_made(node: onnx.NodeProto) -> Iterator[str]:
 def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename all that a node and its bodies read and make. In a lowered model, names of bodies are
     names of nothing else."""
-    node.input[:] = [names[each] for each in node.input]
-    node.output[:] = [names[each] for each in node.output]
+    node.input[:] = [names[name] for name in node.input]
+    node.output[:] = [names[name] for name in node.output]
     for body in iter_bodies(node):
         forget_values(body)
         for value in (*body.input, *body.output):

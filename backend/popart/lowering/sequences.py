@@ -244,7 +244,7 @@ def _run_steps(
             past = _shift(operation, state, 2)
             parts.append(operation.add("Where", skips, past, operation.constant(NEVER)))
         stacked = operation.add(
-            "Concat", *(operation.reshape(each, [*each.shape, 1]) for each in parts), axis=2
+            "Concat", *(operation.reshape(part, [*part.shape, 1]) for part in parts), axis=2
         )
         axes = operation.numbers(np.asarray([-1]))
         joined = operation.add("ReduceLogSumExp", stacked, axes, keepdims=0)

@@ -207,7 +207,7 @@ def _cut(
     bounds = [slice(*each) for each in zip(starts, ends, steps, strict=True)]
     ranges = [each.indices(x.shape[axis]) for each, axis in zip(bounds, axes, strict=True)]
     # Where nothing is left, a start before the first element has no number of its own either.
-    ranges = [each if len(range(*each)) else (0, 0, 1) for each in ranges]
+    ranges = [range_ if len(range(*range_)) else (0, 0, 1) for range_ in ranges]
     if not axes:
         return x
     firsts, lasts, strides = zip(*ranges, strict=True)
@@ -229,7 +229,7 @@ def _subsample(operation: Operation) -> Sequence[Tensor]:
             f"{operation.describe()}: {count} strides for an input of {x.rank} axes"
         )
     bounds = [0] * count, list(x.shape[:count]), list(range(count)), strides
-    return [operation.add("Slice", x, *(_sizes(operation, each) for each in bounds))]
+    return [operation.add("Slice", x, *(_sizes(operation, bound) for bound in bounds))]
 
 
 @chip_rule("Reverse")
@@ -256,7 +256,7 @@ def _reverse(operation: Operation) -> Sequence[Tensor]:
         return [x]
     count = len(found)
     bounds = [-1] * count, [-(1 << 31)] * count, found, [-1] * count
-    return [operation.add("Slice", x, *(_sizes(operation, each) for each in bounds))]
+    return [operation.add("Slice", x, *(_sizes(operation, bound) for bound in bounds))]
 
 
 @rule("Concat")
@@ -273,7 +273,7 @@ def _concat(operation: Operation) -> Sequence[Tensor]:
             f"Attribute 'axis' of ConcatOp, {axis}, is outside of acceptable range [{-rank}, "
             f"{rank - 1}]"
         )
-    if len({each.type for each in tensors}) > 1:
+    if len({tensor.type for tensor in tensors}) > 1:
         raise popart_exception(
             "All input tensor types to a concat operation must be equal. This is for op "
             f"{operation.describe()}"
@@ -373,19 +373,19 @@ def _block_size(operation: Operation) -> int:
 
 @rule("Constant")
 def _constant(operation: Operation) -> Sequence[Tensor]:
-    for each in operation.node.attribute:
-        if each.name == "value":
-            check_type(each.t.data_type)
-            return [operation.graph.add_constant(numpy_helper.to_array(each.t))]
-        if not each.name.startswith("__") and each.name != "is_value_sparse":
-            raise popart_exception(f"The Constant op attribute '{each.name}' is not supported.")
+    for entry in operation.node.attribute:
+        if entry.name == "value":
+            check_type(entry.t.data_type)
+            return [operation.graph.add_constant(numpy_helper.to_array(entry.t))]
+        if not entry.name.startswith("__") and entry.name != "is_value_sparse":
+            raise popart_exception(f"The Constant op attribute '{entry.name}' is not supported.")
     raise popart_exception(f"{operation.describe()}: a Constant needs the attribute 'value'")
 
 
 @rule("ConstantOfShape")
 def _filled(operation: Operation) -> Sequence[Tensor]:
     shape = operation.whole_numbers(0, "input")
-    value = next((each.t for each in operation.node.attribute if each.name == "value"), None)
+    value = next((entry.t for entry in operation.node.attribute if entry.name == "value"), None)
     fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value).reshape(1)
     return [_fill(operation, operation.constant(fill), shape)]
 

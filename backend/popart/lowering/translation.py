@@ -49,7 +49,7 @@ def _check_form(operation: Operation) -> None:
     if operation.domain or not defs.has(node.op_type, operation.opset):
         return
     schema = defs.get_schema(node.op_type, operation.opset)
-    given = {each.name for each in node.attribute}
+    given = {entry.name for entry in node.attribute}
     required = [name for name, each in schema.attributes.items() if each.required]
     for name in required if node.op_type != "Constant" else ():  # its rule names the form
         if name not in given:
@@ -98,9 +98,9 @@ def _keep(operation: Operation) -> Sequence[Tensor]:
     """Add the node as it is; its form has not changed since."""
     node = operation.node
     kept = {
-        each.name: onnx.helper.get_attribute_value(each)
-        for each in node.attribute
-        if not each.name.startswith("__")
+        entry.name: onnx.helper.get_attribute_value(entry)
+        for entry in node.attribute
+        if not entry.name.startswith("__")
     }
     return operation.add_all(
         node.op_type,

@@ -121,9 +121,9 @@ def lower(
     outputs = [(name, graph.tensors[name]) for name in dict.fromkeys((*anchors, *graph.effects))]
     made = _write(graph, inputs, outputs)
     weights = {
-        each.name: helper.tensor_dtype_to_np_dtype(each.data_type)
-        for each in made.graph.initializer
-        if each.name in graph.tensors
+        tensor.name: helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        for tensor in made.graph.initializer
+        if tensor.name in graph.tensors
     }
     tensors = {
         name: _info(each) for name, each in graph.tensors.items() if name not in graph.effects
@@ -212,12 +212,11 @@ def _read_input(
     """Return the type and shape of an input."""
     tensor = value.type.tensor_type
     sizes = [
-        each.dim_param if each.HasField("dim_param") else each.dim_value
-        for each in tensor.shape.dim
+        dim.dim_param if dim.HasField("dim_param") else dim.dim_value for dim in tensor.shape.dim
     ]
-    unknown = next((each for each in sizes if isinstance(each, str) or each < 0), None)
+    unknown = next((size for size in sizes if isinstance(size, str) or size < 0), None)
     if unknown is None and tensor.HasField("shape"):
-        return tensor.elem_type, tuple(int(each) for each in sizes)
+        return tensor.elem_type, tuple(int(size) for size in sizes)
     given = input_infos.get(value.name)
     if given is not None:
         return to_onnx_type(given.dataType()), tuple(given.shape())
@@ -286,11 +285,11 @@ def _narrow_unsigned(graph: onnx.GraphProto) -> None:
                 value.type.tensor_type.elem_type = narrow
         tensors = [*inner.initializer]
         for node in inner.node:
-            for each in node.attribute:
-                if each.HasField("t"):
-                    tensors.append(each.t)
-                if node.op_type == "Cast" and each.name == "to" and each.i == wide:
-                    each.i = narrow
+            for entry in node.attribute:
+                if entry.HasField("t"):
+                    tensors.append(entry.t)
+                if node.op_type == "Cast" and entry.name == "to" and entry.i == wide:
+                    entry.i = narrow
         for tensor in tensors:
             if tensor.data_type == wide:
                 values = numpy_helper.to_array(tensor).astype(np.uint32)
@@ -304,8 +303,8 @@ def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
 def _drop_unread(graph: onnx.GraphProto) -> None:
     """Remove inputs and weights that nothing reads."""
     used = used_names(graph)
-    inputs = [each for each in graph.input if each.name in used]
-    weights = [each for each in graph.initializer if each.name in used]
+    inputs = [value for value in graph.input if value.name in used]
+    weights = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.input[:], graph.initializer[:]
     graph.input.extend(inputs)
     graph.initializer.extend(weights)

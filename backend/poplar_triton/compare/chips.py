@@ -44,7 +44,7 @@ class Chips:
 
 def read_list(text: str) -> tuple[Chips, ...]:
     """Return the systems of a list such as c600,4xbow, each once. This is an argparse type."""
-    return tuple(dict.fromkeys(_read_chips(each.strip().lower()) for each in text.split(",")))
+    return tuple(dict.fromkeys(_read_chips(part.strip().lower()) for part in text.split(",")))
 
 
 def _read_chips(name: str) -> Chips:

@@ -154,7 +154,7 @@ def _skip() -> Iterable[System]:
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
     """Return the prices by the name of the system. Raises UsageError for an unknown name, and for
     one with two prices."""
-    known = [*(each.name for each in options.systems), find_cpu().name, find_gpu().name]
+    known = [*(system.name for system in options.systems), find_cpu().name, find_gpu().name]
     found: dict[str, float] = {}
     for name, price in options.price:
         if name not in known:
@@ -176,7 +176,7 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(sorted({positive(each) for each in text.split(",")}))
+    return tuple(sorted({positive(part) for part in text.split(",")}))
 
 
 def _positive_number(text: str) -> float:

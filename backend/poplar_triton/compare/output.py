@@ -181,7 +181,7 @@ def describe_page(comparison: Comparison) -> dict[str, Any]:
         "rows": rows,
         "notes": list_notes(comparison),
         "limit": comparison.limit_seconds,
-        "systems": [_describe_system(comparison, each) for each in comparison.systems],
+        "systems": [_describe_system(comparison, system) for system in comparison.systems],
         "method": _METHOD,
         "energy": _ENERGY,
         "powers": _list_powers(comparison.systems),

@@ -123,8 +123,8 @@ class System:
             return Energy(None, None, None, self.energy_reason)
         watts = self.power.idle_watts, self.power.typical_watts, self.power.max_watts
         least, typical, most = (
-            None if each is None else self.num_ipus * each / point.samples_per_second
-            for each in watts
+            None if watt is None else self.num_ipus * watt / point.samples_per_second
+            for watt in watts
         )
         return Energy(least, typical, most, f"modelled from {_describe_power(self.power)}")
 
@@ -175,7 +175,7 @@ class Comparison:
             "model": self.model,
             "precision": self.precision,
             "latency_limit_seconds": self.limit_seconds,
-            "systems": [self._system_as_json(each) for each in self.systems],
+            "systems": [self._system_as_json(system) for system in self.systems],
         }
 
     def _system_as_json(self, system: System) -> dict[str, Any]:

@@ -87,7 +87,9 @@ class Reference:
 
     def run(self, case: Case) -> Tensors:
         """Return the reference's answer."""
-        outputs = [each.name for each in self.session.get_outputs() if each.name in self.names]
+        outputs = [
+            result.name for result in self.session.get_outputs() if result.name in self.names
+        ]
         onnx_names = {friendly: name for name, friendly in self.names.items()}
         inputs = {onnx_names[name]: array for name, array in case.inputs.items()}
         arrays = self.session.run(outputs, inputs)

@@ -89,7 +89,7 @@ def open_onnx(file: Path, threads: int) -> tuple[str, Run]:
         session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
     except Exception as error:  # its classes have no common base
         raise ExportError(f"ONNX Runtime cannot load the exported model: {error}") from error
-    names = [each.name for each in session.get_outputs()]
+    names = [result.name for result in session.get_outputs()]
 
     def run(request: Answers) -> Answers:
         return dict(zip(names, session.run(names, request), strict=True))
@@ -109,9 +109,9 @@ def iter_requests(source: Source) -> Iterator[Answers]:
     """Yield requests as clients send them: whole batches, and if possible one row, and one more
     than a batch."""
     program, batch = source.program, source.program.batch_size
-    streams = [each for each in program.streams if each.direction is Direction.HOST_TO_DEVICE]
+    streams = [stream for stream in program.streams if stream.direction is Direction.HOST_TO_DEVICE]
     made = [
-        {each.tensor: values[each.tensor].astype(each.dtype) for each in streams}
+        {stream.tensor: values[stream.tensor].astype(stream.dtype) for stream in streams}
         for values in iter_made_up(read_static(program), streams, batch, _MIN_ROWS)
     ]
     accepted = [each for each in made if _is_accepted(source, each)]

@@ -209,7 +209,7 @@ def _iter_lines(source: Source, done: Export) -> Iterator[str]:
     for file, what in done.files.items():
         yield f"wrote {file} ({what})"
     yield from (f"left out: {each}" for each in done.left_out)
-    yield from (f"note: {each}" for each in done.notes)
+    yield from (f"note: {note}" for note in done.notes)
     if done.comparison is None:
         yield "answers: not compared (--no-check)"
         return

@@ -150,22 +150,22 @@ def _adapt(settings: Settings, source: Source, backend: str, *, holds_rows: bool
 
 def _widen(warm_up: ModelConfig, fixed_rows: int | None) -> None:
     """Put the rows of a warm-up request into its dims. Data of a file are those of one row."""
-    has_file = any(each.input_data_file for each in warm_up.inputs.values())
+    has_file = any(source.input_data_file for source in warm_up.inputs.values())
     rows = fixed_rows or (1 if has_file else max(1, warm_up.batch_size))
     warm_up.batch_size = 1
-    for each in warm_up.inputs.values():
-        dims = [rows, *each.dims]
-        del each.dims[:]
-        each.dims.extend(dims)
+    for source in warm_up.inputs.values():
+        dims = [rows, *source.dims]
+        del source.dims[:]
+        source.dims.extend(dims)
 
 
 def _find_files(config: ModelConfig, folder: Path | None) -> Iterator[tuple[str, Path]]:
     names = [each.label_filename for each in config.output if each.label_filename]
     names += [
-        f"warmup/{each.input_data_file}"
+        f"warmup/{source.input_data_file}"
         for warm_up in config.model_warmup
-        for each in warm_up.inputs.values()
-        if each.input_data_file
+        for source in warm_up.inputs.values()
+        if source.input_data_file
     ]
     for name in dict.fromkeys(names):
         file = None if folder is None else (folder / name).resolve()

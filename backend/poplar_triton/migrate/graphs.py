@@ -125,9 +125,9 @@ def _read(path: Path, kind: Kind) -> Graph:
 
 def _read_onnx(path: Path) -> Graph:
     model = read_model(path)
-    weights = Counter(tuple(each.dims) for each in model.graph.initializer)
+    weights = Counter(tuple(tensor.dims) for tensor in model.graph.initializer)
     inputs, outputs = (
-        tuple(_describe(each) for each in values)
+        tuple(_describe(value) for value in values)
         for values in (find_inputs(model.graph), model.graph.output)
     )
     return Graph(path, Kind.ONNX, inputs, outputs, weights)

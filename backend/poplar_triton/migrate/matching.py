@@ -81,12 +81,12 @@ def _match(found: Found, graph: Graph) -> Match | None:
             ("output", found.outputs, graph.outputs),
         )
     ]
-    total = sum(each.total for each in pairs) or 1
-    named, fitting = (sum(getattr(each, name) for each in pairs) for name in ("named", "fitting"))
-    fits = all(each.is_whole for each in pairs)
+    total = sum(pair.total for pair in pairs) or 1
+    named, fitting = (sum(getattr(pair, name) for pair in pairs) for name in ("named", "fitting"))
+    fits = all(pair.is_whole for pair in pairs)
     if not fits and ((share is None and not named) or (share is not None and share < _MIN_WEIGHTS)):
         return None
-    differences = [text for each in pairs for text in each.differences]
+    differences = [text for pair in pairs for text in pair.differences]
     if share is not None and share < _MIN_WEIGHTS:
         differences.append(f"it has {share:.0%} of the file's {len(found.weights)} weights")
     all_weights = share is not None and share >= _MIN_WEIGHTS
@@ -97,7 +97,7 @@ def _match(found: Found, graph: Graph) -> Match | None:
         sureness = Sureness.LIKELY
     score = _NAMES * named / total + _SHAPES * fitting / total + _TITLE * is_titled
     score += _WEIGHTS * (0.5 if share is None else share)
-    renames = {old: new for each in pairs for old, new in each.renames.items()}
+    renames = {old: new for pair in pairs for old, new in pair.renames.items()}
     return Match(graph, score, sureness, fits, renames, tuple(differences))
 
 

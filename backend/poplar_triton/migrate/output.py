@@ -88,8 +88,8 @@ def _note(judged: Judged) -> Iterator[str]:
         yield judged.todo
     yield from judged.match.differences if judged.match else ()
     yield from judged.warnings
-    others = [each for each in judged.matches if each.fits or not judged.verdict.is_good]
-    for each in [each for each in others if each is not judged.match][:_MAX_MATCHES]:
+    others = [match for match in judged.matches if match.fits or not judged.verdict.is_good]
+    for each in [other for other in others if other is not judged.match][:_MAX_MATCHES]:
         yield f"also possible: {each.graph.describe()}, {each.sureness.value}"
     if judged.fits is False:
         yield "it does not fit the memory of its chips (modelled)"
@@ -104,7 +104,7 @@ def encode(
     """Return everything as a JSON document."""
     return {
         "models": [_encode(each) for each in judged],
-        "unreadable": [{"path": str(each.path), "fault": each.fault} for each in faults],
+        "unreadable": [{"path": str(fault.path), "fault": fault.fault} for fault in faults],
         "checked": [each.encode() for each in checked],
         "output": None if output is None else str(output),
     }
@@ -120,13 +120,13 @@ def _encode(judged: Judged) -> dict[str, Any]:
         "package_hash": found.package_hash,
         "target": found.target,
         "batch_size": found.batch_size,
-        "inputs": [_encode_tensor(each) for each in found.inputs],
-        "outputs": [_encode_tensor(each) for each in found.outputs],
+        "inputs": [_encode_tensor(source) for source in found.inputs],
+        "outputs": [_encode_tensor(result) for result in found.outputs],
         "weights": len(found.weights),
         "verdict": judged.verdict.value,
         "todo": judged.todo,
         "graph": None if judged.match is None else str(judged.match.graph.path),
-        "matches": [_encode_match(each) for each in judged.matches],
+        "matches": [_encode_match(match) for match in judged.matches],
         "modelled_seconds": judged.seconds,
         "fits": judged.fits,
         "warnings": judged.warnings,

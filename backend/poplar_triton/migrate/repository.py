@@ -100,7 +100,7 @@ class Found:
     def count_weights(self) -> Counter[tuple[int, ...]]:
         """Return how many weights there are of each shape."""
         return Counter(
-            tuple(size or 0 for size in each.shape) for each in self.weights if each.shape
+            tuple(size or 0 for size in weight.shape) for weight in self.weights if weight.shape
         )
 
 
@@ -235,7 +235,7 @@ def _find_maker(found: Found, model: popef.Model) -> tuple[str, str, str]:
             data = bytes(blob.data()[:_MAX_SCANNED])
             return framework, _search(_VERSION, data), _search(_HASH, data)
     for framework, names in _ANCHORS.items():
-        if found.inputs and all(names.match(each.name) for each in found.inputs):
+        if found.inputs and all(names.match(source.name) for source in found.inputs):
             return framework, "", ""
     return POPART, "", ""
 

@@ -204,10 +204,12 @@ def _rename(model: onnx.ModelProto, renames: dict[str, str]) -> None:
 def describe_need(found: Found) -> str:
     """Return what a graph for the model must look like."""
     inputs, outputs = (
-        "; ".join(each.describe() for each in tensors) or "none"
+        "; ".join(tensor.describe() for tensor in tensors) or "none"
         for tensors in (found.inputs, found.outputs)
     )
-    sizes = sum(int(np.prod([size or 0 for size in each.shape or ()])) for each in found.weights)
+    sizes = sum(
+        int(np.prod([size or 0 for size in weight.shape or ()])) for weight in found.weights
+    )
     weights = f", and {len(found.weights)} weights of {sizes:,} numbers" if found.weights else ""
     return f"give an ONNX graph with inputs {inputs}, with outputs {outputs}{weights}"
 
@@ -216,7 +218,7 @@ def _advise(found: Found, match: Match) -> str:
     """Return the command line that compiles the model again, or what to do before."""
     path = match.graph.path
     if match.graph.kind is Kind.PYTORCH:
-        names = [each.alias or each.name for each in found.inputs]
+        names = [source.alias or source.name for source in found.inputs]
         return (
             f"export the module of {path} to ONNX (torch.onnx.export, input_names={names}), and "
             "run this command again"
@@ -231,4 +233,4 @@ def _advise(found: Found, match: Match) -> str:
 
 
 def _are_halves(weights: Iterable[Tensor]) -> bool:
-    return any(each.dtype == np.float16 for each in weights)
+    return any(weight.dtype == np.float16 for weight in weights)

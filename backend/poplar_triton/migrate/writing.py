@@ -117,7 +117,7 @@ def _add_graph(judged: Judged, others: Sequence[Judged], folder: Path, *, links:
         (version / GRAPH_FILE).symlink_to(match.graph.path.resolve())
     else:
         write_copy(match, version)
-    if any(_is_beside(each, judged) for each in others):
+    if any(_is_beside(other, judged) for other in others):
         # The parameter counts for every version: one that needs no graph finds this one, unread.
         for name in (GRAPH_FILE, DATA_FILE):
             if (version / name).exists() and not (folder / name).exists():

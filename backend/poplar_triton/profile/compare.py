@@ -138,9 +138,9 @@ def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
         "peak of a tile|",
         "fits",
     )
-    for each in profiles:
-        result = each.estimate
-        cells = [each.model, each.target.label, each.arithmetic, str(each.batch_size)]
+    for profile in profiles:
+        result = profile.estimate
+        cells = [profile.model, profile.target.label, profile.arithmetic, str(profile.batch_size)]
         cells += [f"{result.cycles:,}"]
         cells += [describe_seconds(result.latency_seconds), f"{result.samples_per_second:,.0f}"]
         cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", "yes" if result.fits else "no"]

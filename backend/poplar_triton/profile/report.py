@@ -93,9 +93,9 @@ def make_page(title: str, kicker: str, scripts: Sequence[str], document: Mapping
     return Template(_page("page.html")).substitute(
         title=escape(title),
         kicker=escape(kicker),
-        policy=" ".join(f"'sha256-{_digest(each)}'" for each in scripts),
+        policy=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         style=_page("page.css"),
-        scripts="\n".join(f"<script>{each}</script>" for each in scripts),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
         data=_encode(document),
     )
 
@@ -113,7 +113,7 @@ def describe_page(content: Content) -> dict[str, Any]:
         "latency_text": latency,
         "figures": _figures(profile),
         "error": describe_error(profile),
-        "warnings": [escape_control(each, _MAX_TEXT) for each in describe_warnings(profile)],
+        "warnings": [escape_control(warning, _MAX_TEXT) for warning in describe_warnings(profile)],
         "modelled": _MODELLED,
         "options": [[name, str(value)] for name, value in asdict(result.options).items()],
         "cycles": result.cycles,
@@ -172,7 +172,9 @@ def _memory(profile: Profile) -> dict[str, Any]:
 
 
 def _most_live(result: Estimate, ipu: int) -> int:
-    return max((each.live_bytes for each in result.operators if each.ipu == ipu), default=0)
+    return max(
+        (operator.live_bytes for operator in result.operators if operator.ipu == ipu), default=0
+    )
 
 
 def _nodes(profile: Profile) -> dict[str, Any]:
@@ -183,28 +185,28 @@ def _nodes(profile: Profile) -> dict[str, Any]:
     while len(json.dumps(found := _columns(steps, profile))) > _MAX_NODES_BYTES:
         count = count * 3 // 4
         kept = {id(each) for each in profile.dearest(count)}
-        steps = [each for each in profile.steps if id(each) in kept]
+        steps = [step for step in profile.steps if id(step) in kept]
     return {**found, "left_out": len(profile.steps) - len(steps)}
 
 
 def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
-    types = _Words(each.op_type for each in steps)
-    plans = _Words(each.work.plan or each.work.kind for each in steps)
+    types = _Words(step.op_type for step in steps)
+    plans = _Words(step.work.plan or step.work.kind for step in steps)
     return {
-        "name": [cut(each.name) for each in steps],
+        "name": [cut(step.name) for step in steps],
         "types": types.words,
         "type": types.numbers,
         "plans": plans.words,
         "plan": plans.numbers,
-        "compute": [each.work.compute for each in steps],
-        "exchange": [each.work.exchange for each in steps],
-        "sync": [each.sync_cycles for each in steps],
-        "macs": [each.work.macs for each in steps],
-        "tiles": [each.work.tiles for each in steps],
-        "steps": [each.work.steps for each in steps],
-        "live": [each.live_bytes for each in steps],
-        "copies": [each.work.temporary_bytes for each in steps],
-        "ipu": [each.ipu for each in steps] if profile.target.num_ipus > 1 else [],
+        "compute": [step.work.compute for step in steps],
+        "exchange": [step.work.exchange for step in steps],
+        "sync": [step.sync_cycles for step in steps],
+        "macs": [step.work.macs for step in steps],
+        "tiles": [step.work.tiles for step in steps],
+        "steps": [step.work.steps for step in steps],
+        "live": [step.live_bytes for step in steps],
+        "copies": [step.work.temporary_bytes for step in steps],
+        "ipu": [step.ipu for step in steps] if profile.target.num_ipus > 1 else [],
     }
 
 
@@ -234,7 +236,7 @@ def _point(profile: Profile) -> dict[str, Any]:
 def _batches(batches: Batches) -> dict[str, Any]:
     points = sorted(batches.profiles, key=lambda each: each.batch_size)
     missing = escape_control(batches.describe_missing(), _MAX_TEXT)
-    return {"points": [_point(each) for each in points], "missing": missing}
+    return {"points": [_point(point) for point in points], "missing": missing}
 
 
 def _advice(advice: Advice | None) -> dict[str, Any] | None:
@@ -243,7 +245,7 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
     return {
         "title": advice.title,
         "text": " ".join(filter(None, (advice.describe(), advice.fixed_batch))),
-        "rows": [_suggestion(each) for each in advice.suggestions],
+        "rows": [_suggestion(suggestion) for suggestion in advice.suggestions],
         "front_text": f"{FRONT}.",
         "front": [_suggestion(each) for each in advice.front],
         "best": [
@@ -268,13 +270,13 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
     if other is None:
         return None
     return {
-        "subjects": [escape_control(each, _MAX_TEXT) for each in describe_sides(profile, other)],
+        "subjects": [escape_control(side, _MAX_TEXT) for side in describe_sides(profile, other)],
         "figures": [
             [name, before, after, f"{ratio:.3f}"]
             for name, before, after, ratio in list_figures(profile, other)
         ],
         "types": [_side_by_side(each) for each in compare_types(profile, other)],
-        "nodes": [_side_by_side(each) for each in compare_nodes(profile, other)],
+        "nodes": [_side_by_side(node) for node in compare_nodes(profile, other)],
     }
 
 

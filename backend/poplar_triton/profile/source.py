@@ -71,7 +71,7 @@ def find_model_file(path: Path) -> Path:
         if len(files) == 1:
             return files[0]
         if files:
-            named = ", ".join(each.name for each in files[:_MAX_NAMED])
+            named = ", ".join(file.name for file in files[:_MAX_NAMED])
             raise CompileError(
                 escape(f"folder {path} must hold exactly one model, found {named}; name the file")
             )

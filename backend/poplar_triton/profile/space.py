@@ -155,7 +155,7 @@ def _list_ipus(base: Profile, max_ipus: int | None) -> list[tuple[int, bool]]:
     while own <= most:
         numbers.append(own)
         own *= 2
-    pairs = [(each, pipelined) for each in numbers for pipelined in (False, True)]
+    pairs = [(number, pipelined) for number in numbers for pipelined in (False, True)]
     same = options.num_ipus, options.enable_pipelining
     return [
         (each, pipelined)

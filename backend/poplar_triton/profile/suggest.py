@@ -97,7 +97,9 @@ class Advice:
         if not self.suggestions:
             neither = "" if self.best else ", nor has a combination"
             return f"{tried}; no single change has an effect of {_MIN_GAIN:.0%} or more{neither}."
-        if self.goal != FIT or any(each.profile.estimate.fits for each in self.suggestions):
+        if self.goal != FIT or any(
+            suggestion.profile.estimate.fits for suggestion in self.suggestions
+        ):
             return f"{tried}; these single changes have an effect."
         if self.best is None:
             return f"{tried}; none makes it fit. These single changes come closest."
@@ -139,7 +141,7 @@ class Advice:
             "not_tried": self.num_left,
             "combinations_tried": self.num_combinations,
             "combinations_not_tried": self.num_combinations_left,
-            "suggestions": [each.as_json() for each in self.suggestions],
+            "suggestions": [suggestion.as_json() for suggestion in self.suggestions],
             "best": self.best and self.best.as_json(),
             "best_exact": self.best_exact and self.best_exact.as_json(),
             "front": [each.as_json() for each in self.front],
@@ -252,9 +254,9 @@ def profile_batches(
     """Profile the model under `settings` with the batch sizes to plot: `sizes` and those advised,
     which are known."""
     advised = {
-        each.profile.batch_size
-        for each in suggestions
-        if each.settings == replace(settings, batch_size=each.profile.batch_size)
+        suggestion.profile.batch_size
+        for suggestion in suggestions
+        if suggestion.settings == replace(settings, batch_size=suggestion.profile.batch_size)
     }
     profiles, impossible, left = [], {}, []
     for size in sorted({*sizes, *advised}):
@@ -297,14 +299,14 @@ def _describe_omitted(count: int) -> str:
 
 def _print_table(heading: str, rows: Iterable[Suggestion], console: Console) -> None:
     table = make_table(heading, "latency|", "", "samples/s|", "", "peak of a tile|", "", "fits")
-    for each in rows:
-        result = each.profile.estimate
-        note = " (changes the results)" if each.changes_results else ""
-        change = each.change or UNCHANGED
+    for row in rows:
+        result = row.profile.estimate
+        note = " (changes the results)" if row.changes_results else ""
+        change = row.change or UNCHANGED
         cells = [f"{change}{note}", describe_seconds(result.latency_seconds)]
-        cells += [f"{each.latency_ratio - 1:+.1%}"]
-        cells += [f"{result.samples_per_second:,.0f}", f"{each.throughput_ratio - 1:+.1%}"]
-        cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", f"{each.memory_ratio - 1:+.1%}"]
+        cells += [f"{row.latency_ratio - 1:+.1%}"]
+        cells += [f"{result.samples_per_second:,.0f}", f"{row.throughput_ratio - 1:+.1%}"]
+        cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", f"{row.memory_ratio - 1:+.1%}"]
         add_row(table, [*cells, "yes" if result.fits else "no"])
     console.print(table)
 

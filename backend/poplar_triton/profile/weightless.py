@@ -68,7 +68,7 @@ def _take_constants(graph: onnx.GraphProto) -> None:
     for node in [
         node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes
     ]:
-        found = [each.t.data_type for each in node.attribute]
+        found = [entry.t.data_type for entry in node.attribute]
         stub = _stub(
             node.output[0],
             found[0] if found else TensorProto.FLOAT,

@@ -217,7 +217,7 @@ class TritonModels:
                 raise
             # A client without access to the index still learns which versions are ready.
             metadata = self._calls.ask("ModelMetadata", name=name)
-            return [VersionStatus(int(each), State.AVAILABLE) for each in metadata.versions]
+            return [VersionStatus(int(version), State.AVAILABLE) for version in metadata.versions]
         return [
             _read_status(entry)
             for entry in index.models

@@ -89,9 +89,9 @@ class Counters:
     def publish(self, model: str, statistics: Sequence[Statistics]) -> None:
         """Update the backend's sums of a model: those of all its versions that this process has
         loaded. The counts of an ended process that this one replaces stay."""
-        values = [sum(metric.value(each) for each in statistics) for metric in METRICS] + [
-            sum(each.errors[kind] for each in statistics) for kind in ERROR_KINDS
-        ]
+        values = [
+            sum(metric.value(statistic) for statistic in statistics) for metric in METRICS
+        ] + [sum(statistic.errors[kind] for statistic in statistics) for kind in ERROR_KINDS]
         place = self._places[model] + _STATISTICS
         earlier = self._earlier.setdefault(model, list(self._own[place : place + len(values)]))
         for offset, value in enumerate(values):

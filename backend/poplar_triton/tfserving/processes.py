@@ -189,7 +189,7 @@ class Processes:
 
     def _may_begin(self) -> bool:
         now = time.monotonic()
-        self._ends = [each for each in self._ends if now - each < RESTART_WINDOW_SECONDS]
+        self._ends = [end for end in self._ends if now - end < RESTART_WINDOW_SECONDS]
         self._ends.append(now)
         if len(self._ends) <= MAX_RESTARTS:
             return True

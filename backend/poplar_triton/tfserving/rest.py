@@ -423,11 +423,11 @@ def _describe_versions(versions: Sequence[VersionStatus]) -> dict[str, Any]:
     return {
         "model_version_status": [
             {
-                "version": str(each.version),
-                "state": each.state.name,
-                "status": {"error_code": each.code.name, "error_message": each.message},
+                "version": str(version.version),
+                "state": version.state.name,
+                "status": {"error_code": version.code.name, "error_message": version.message},
             }
-            for each in versions
+            for version in versions
         ]
     }
 

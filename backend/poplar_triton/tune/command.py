@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
     folder, file = options.model, options.model / MODEL_FILE
     if not folder.is_dir() or not (is_model_folder(folder) or file.exists()):
         entries = sorted(folder.iterdir()) if folder.is_dir() else []
-        named = [each.name for each in entries if each.is_dir() and is_model_folder(each)]
+        named = [entry.name for entry in entries if entry.is_dir() and is_model_folder(entry)]
         found = f"a repository; name one of its models: {name_some(named)}" if named else "none"
         raise CommandError(f"{escape(folder)}: expected a model folder, found {found}")
     config = read_config(file) if file.exists() else new_config()
@@ -208,7 +208,7 @@ class _Tuner:
             best = self._find_best(tuning) or current
             modes = list_modes(best, may_batch=self._config.max_batch_size > 0)
             known = {each.candidate for each in tuning.results}
-            self._measure_all(tuning, [each for each in modes if each not in known], on_step)
+            self._measure_all(tuning, [mode for mode in modes if mode not in known], on_step)
             best = self._find_best(tuning) or current
             tuning.gain = self._compare(current, best, on_step) if best != current else 1.0
         # A slower configuration wins if only the current one exceeds the limit.
@@ -344,7 +344,7 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
 
     winner = asdict(tuning.winner) if tuning.winner else None
     return {
-        "measured": [describe(each) for each in tuning.results],
+        "measured": [describe(result) for result in tuning.results],
         "left_out": tuning.left_out,
         "winner": winner,
         "gain": tuning.gain,

@@ -83,7 +83,7 @@ def measure(
     """Load the model of the server at host:port with `num_clients` clients, and measure it in
     windows after a warm-up. Raises ServerError for a request that fails."""
     head = encode_head(inputs, binary_outputs=True).encode()
-    body = head + bytes(sum(each.num_bytes for each in inputs))
+    body = head + bytes(sum(source.num_bytes for source in inputs))
     path = f"/v2/models/{quote(model, safe='')}/infer"
     headers = {LENGTH_HEADER: str(len(head))}
     clients = [_Client(address, path, body, headers) for _ in range(num_clients)]

@@ -86,7 +86,7 @@ def _to_rows(
     raise CompileError(
         f"calibration data for input {stream.tensor!r}: expected rows of shape {list(row)}, found "
         f"{'none' if found is None else list(found)}; the inputs are "
-        f"{', '.join(each.tensor for each in inputs)}"
+        f"{', '.join(source.tensor for source in inputs)}"
     )
 
 

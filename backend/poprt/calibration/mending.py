@@ -203,7 +203,9 @@ class Search:
         Returns the choice that is right, if there is one, and all that were blamed, in order.
         """
         for _ in range(MAX_ROUNDS):
-            more = [name for each in divergences for name in each.blamed if name in there]
+            more = [
+                name for divergence in divergences for name in divergence.blamed if name in there
+            ]
             if set(more) <= set(blamed):
                 break
             blamed = list(dict.fromkeys([*blamed, *more]))

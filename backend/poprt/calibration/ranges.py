@@ -279,7 +279,7 @@ def _scale(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> 
 
 def _read_size(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> Size:
     """Return what the first node that is no scaling says of the size of scaled values."""
-    constants = [_constant(known, each) for each in node.input[1:]] if index == 0 else []
+    constants = [_constant(known, name) for name in node.input[1:]] if index == 0 else []
     match node.op_type, constants:
         case "Clip", [np.ndarray() as low, np.ndarray() as high]:
             bounds = float(low.min()), float(high.max())
@@ -312,7 +312,7 @@ def _compare_bias(node: onnx.NodeProto, known: _Users) -> float:
     Layers are made so that the two are of about one size. A product without a bias gives 0.
     """
     weights = known.read(node.input[1])
-    biases = [known.read(each) for each in node.input[2:]]
+    biases = [known.read(name) for name in node.input[2:]]
     if node.op_type == "MatMul":
         users = known.users.get(node.output[0], [])
         biases = [known.read(user.input[1 - i]) for user, i in users if user.op_type == "Add"]

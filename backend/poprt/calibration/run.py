@@ -117,8 +117,8 @@ def report(
     if not overflows:
         return
     named = ", ".join(
-        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}"
-        for each in overflows[:_MAX_NAMED]
+        f"node {overflow.node!r} ({overflow.op_type}) reaches {overflow.largest:.4g}"
+        for overflow in overflows[:_MAX_NAMED]
     )
     more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
     advice = "Keep such operators in float with fp16_skip_op_types, or scale the values down"
@@ -278,11 +278,11 @@ def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
     types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     types |= {tensor.data_type for tensor in graph.initializer}
     types |= {
-        each.i
+        entry.i
         for node in graph.node
         if node.op_type == "Cast"
-        for each in node.attribute
-        if each.name == "to"
+        for entry in node.attribute
+        if entry.name == "to"
     }
     return not types.isdisjoint(kinds) or any(
         has_types(body, kinds) for node in graph.node for body in iter_bodies(node)

@@ -190,7 +190,9 @@ def read_converter_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of Converter that parsed options set."""
     found = {
-        each.argument: each.read(options) for each in entries if each.argument and not each.refused
+        entry.argument: entry.read(options)
+        for entry in entries
+        if entry.argument and not entry.refused
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -200,9 +202,9 @@ def read_compiler_fields(
 ) -> dict[str, Any]:
     """Return the fields of CompilerOptions that parsed options set."""
     given = [
-        each for each in entries if Use.COMPILER in each.use and each.read(options) is not None
+        entry for entry in entries if Use.COMPILER in entry.use and entry.read(options) is not None
     ]
-    off = [each for each in entries if each.turns_off and each.read(options)]
+    off = [entry for entry in entries if entry.turns_off and entry.read(options)]
     return {each.name: each.read(options) for each in given} | {
         each.turns_off: False for each in off
     }

@@ -54,10 +54,10 @@ def time_runs(executable: Executable) -> list[str]:
         with ModelRunner(path, ModelRunnerConfig(index_check="clamp")) as runner:
             # In a fused model the first model is selected.
             fed = {
-                each.name: np.zeros(each.shape, each.numpy_data_type())
-                if each.name == popef.INDEX
-                else _draw(np.random.default_rng(0), each.shape, each.numpy_data_type())
-                for each in runner.getExecuteInputs()
+                source.name: np.zeros(source.shape, source.numpy_data_type())
+                if source.name == popef.INDEX
+                else _draw(np.random.default_rng(0), source.shape, source.numpy_data_type())
+                for source in runner.getExecuteInputs()
             }
             runner.execute(fed)
             taken: list[float] = []
@@ -98,14 +98,18 @@ class Feed:
     def make(self, seed: int) -> tuple[Arrays, Arrays]:
         """Return random inputs, and zeros for the outputs."""
         rng = np.random.default_rng(seed)
-        places = next((each.shape[-1] for each in self.inputs if each.name in self.dynamic), 1)
+        places = next(
+            (source.shape[-1] for source in self.inputs if source.name in self.dynamic), 1
+        )
         length = int(rng.integers(1, places + 1))
         inputs = {
-            each.name: _make_up(each, rng, length if each.name in self.dynamic else None, self.mask)
-            for each in self.inputs
+            source.name: _make_up(
+                source, rng, length if source.name in self.dynamic else None, self.mask
+            )
+            for source in self.inputs
         }
         return inputs, {
-            each.name: np.zeros(each.shape, each.numpy_data_type()) for each in self.outputs
+            result.name: np.zeros(result.shape, result.numpy_data_type()) for result in self.outputs
         }
 
 
@@ -177,7 +181,7 @@ def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
                 f"{name_some(list(shapes))}{did_you_mean(value, shapes)}"
             )
     shape = shapes[name]
-    dynamic = [each.name for each in inputs if each.shape[:2] == shape[:2]]
+    dynamic = [source.name for source in inputs if source.shape[:2] == shape[:2]]
     return runner, Feed(inputs, runner.get_execute_outputs(), options.maskName, dynamic)
 
 
@@ -216,10 +220,10 @@ def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
 def _choose(feed: Feed, index: int) -> Feed:
     """Return the inputs and outputs of one model of a fused one; the runner adds the index."""
     prefix = f"graph{index}/"
-    inputs = [each for each in feed.inputs if each.name.startswith(prefix)]
-    outputs = [each for each in feed.outputs if each.name.startswith(prefix)]
+    inputs = [source for source in feed.inputs if source.name.startswith(prefix)]
+    outputs = [result for result in feed.outputs if result.name.startswith(prefix)]
     if not outputs:
-        known = ", ".join(each.name for each in feed.outputs)
+        known = ", ".join(result.name for result in feed.outputs)
         raise ModelRuntimeError(
             f"--index {index}: the file has no output {prefix}..., only {known}"
         )
@@ -262,7 +266,7 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
         taken = np.array([each for found in pool.map(ask, fed) for each in found])
     seconds = time.perf_counter() - start
     progress.finish()
-    batch = rows or min((each.shape[0] for each in feed.inputs if each.shape), default=1)
+    batch = rows or min((source.shape[0] for source in feed.inputs if source.shape), default=1)
     batch = 1 if feed.dynamic else batch
     return _describe(taken * 1e3, seconds, batch)
 

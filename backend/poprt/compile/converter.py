@@ -175,10 +175,10 @@ class Converter:
                 "onnx.load(path)"
             )
         passes = pipeline.conversion(self.options, model)
-        before = [each for each in passes if each.info.stage < Stage.PRECISION]
+        before = [graph_pass for graph_pass in passes if graph_pass.info.stage < Stage.PRECISION]
         after = passes[len(before) :]
-        for each in passes:
-            each.logger = self.logger
+        for graph_pass in passes:
+            graph_pass.logger = self.logger
         hidden = self.disable_progress_bar
         with (
             show_progress("PopRT conversion", len(pipeline.STEPS), disabled=hidden) as show,
@@ -207,7 +207,7 @@ def _begin(
     Large weights stay where they are. User passes expect them in the initializers, so with such
     passes they are loaded.
     """
-    if all(type(each).__module__.startswith("poprt.") for each in passes):
+    if all(type(graph_pass).__module__.startswith("poprt.") for graph_pass in passes):
         return lend_weights(model)
     own = deepcopy(model)
     for tensor in own.graph.initializer:

@@ -159,7 +159,7 @@ class Executable:
             model = read_model(paths)
             self.executable = SimulatedExecutable.deserialize(model.executable.executable())
             self.weights: dict[str, Array] = {
-                str(each.info.name): each.data() for each in model.tensors
+                str(tensor.info.name): tensor.data() for tensor in model.tensors
             }
         except (popef.PopefError, LoadError, OSError) as error:
             raise CompileError(

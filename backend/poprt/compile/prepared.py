@@ -190,7 +190,7 @@ class Compilation:
         renarrow: Renarrow | None = None
         if self.float_model is not None:
             whole = self._split(self.float_model, None)
-            if all(each.data_type not in QUARTERS for each in half.model.graph.initializer):
+            if all(tensor.data_type not in QUARTERS for tensor in half.model.graph.initializer):
                 renarrow = partial(self._narrow, half)
         try:
             return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
@@ -259,7 +259,9 @@ def _hash_name(
 
 def cost_options(options: CompilerOptions) -> CostOptions:
     """Return the compiler options that time and memory depend on."""
-    shared = {each.name for each in fields(CostOptions)} & {each.name for each in fields(options)}
+    shared = {field.name for field in fields(CostOptions)} & {
+        field.name for field in fields(options)
+    }
     values = {name: getattr(options, name) for name in shared}
     values["virtual_graph_split_ratios"] = tuple(options.virtual_graph_split_ratios)
     return CostOptions(**values)
@@ -267,11 +269,11 @@ def cost_options(options: CompilerOptions) -> CostOptions:
 
 def _log_mapping(cost: Estimate) -> None:
     """Log the tiles of the tensors that PrintTileMapping operators read."""
-    for each in cost.variables:
-        if each.is_printed:
+    for variable in cost.variables:
+        if variable.is_printed:
             _log.info(
                 "tile mapping of %r, modelled (%s), tiles x elements: %s",
-                each.name,
-                each.source.value,
-                describe_spread(each.spread),
+                variable.name,
+                variable.source.value,
+                describe_spread(variable.spread),
             )

@@ -140,7 +140,7 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
         raise onnx.checker.ValidationError(str(error)) from error
     for node in iter_nodes(model.graph):
         if node.domain in STANDARD_DOMAINS and not onnx.defs.has(node.op_type):
-            known = {each.name for each in onnx.defs.get_all_schemas() if not each.domain}
+            known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
             raise onnx.checker.ValidationError(
                 f"operator {node.op_type} is not in the ONNX standard"
                 f"{did_you_mean(node.op_type, known)}"
@@ -150,13 +150,13 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     strip_placement(light.graph)
     for node in iter_nodes(light.graph):
         if node.op_type == "Cast":
-            for scale in [each for each in node.attribute if each.name == "scale"]:
+            for scale in [entry for entry in node.attribute if entry.name == "scale"]:
                 node.attribute.remove(scale)
     spell_domains(light)
     _declare_missing(light.graph)
     # The checker rejects functions of other opsets than the model's. They are inlined, converted
     # and checked by inline_custom_operators.
-    functions = [each for each in light.functions if each.domain in STANDARD_DOMAINS]
+    functions = [function for function in light.functions if function.domain in STANDARD_DOMAINS]
     del light.functions[:]
     light.functions.extend(functions)
     onnx.checker.check_model(light)

@@ -28,6 +28,6 @@ class ApplyIrPass(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Run the passes in the order of their names."""
-        for each in self._passes:
-            model = each(model)
+        for graph_pass in self._passes:
+            model = graph_pass(model)
         return model

@@ -93,4 +93,4 @@ def _find(
     """Return the graph's declaration of a tensor, and the tensor itself if it is an initializer."""
     tensor = next((each for each in graph.initializer if each.name == name), None)
     values = (each for field in (graph.value_info, graph.input, graph.output) for each in field)
-    return next((each for each in values if each.name == name), None), tensor
+    return next((value for value in values if value.name == name), None), tensor

@@ -253,7 +253,7 @@ def print_tile_mapping(profile: Profile, console: Console) -> None:
     The tensors are those that PrintTileMapping operators read; without such operators, all.
     """
     variables = profile.estimate.variables
-    chosen = [each for each in variables if each.is_printed] or variables
+    chosen = [variable for variable in variables if variable.is_printed] or variables
     table = make_table(
         "tile mapping", "kind", "IPU|", "bytes|", "elements|", "tiles|", "tiles x elements", "by"
     )

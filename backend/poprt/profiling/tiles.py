@@ -192,7 +192,7 @@ class Tiles:
 
     def _iter_categories(self, ipu: int, cost: IpuCost, step: int | None) -> Iterator[Category]:
         estimated = cost.by_memory()
-        mine = [each for each in self.variables if each.ipu == ipu]
+        mine = [variable for variable in self.variables if variable.ipu == ipu]
 
         def of(name: str, kinds: set[Kind]) -> Category:
             chosen = [
@@ -239,7 +239,7 @@ class Tiles:
     def _iter_code(self, ipu: int, cost: IpuCost) -> Iterator[Category]:
         # The estimate's state, exchange and control code are those of the fullest tile; the code
         # of the operators is the mean. All vertices are taken to be on every tile.
-        operators = [each for each in self._estimate.operators if each.ipu == ipu]
+        operators = [operator for operator in self._estimate.operators if operator.ipu == ipu]
         code = code_of_all(operators, outlined=self._estimate.options.enable_outlining)
         means = {
             "vertex state": code.state,
@@ -367,50 +367,50 @@ class Tiles:
         numbers: dict[tuple[Spread, Source], int] = {}
         columns = {
             "kinds": kinds,
-            "name": [each.name for each in self.variables],
-            "kind": [kinds.index(each.kind.value) for each in self.variables],
-            "bytes": [each.num_bytes for each in self.variables],
-            "ipu": [each.ipu for each in self.variables],
+            "name": [variable.name for variable in self.variables],
+            "kind": [kinds.index(variable.kind.value) for variable in self.variables],
+            "bytes": [variable.num_bytes for variable in self.variables],
+            "ipu": [variable.ipu for variable in self.variables],
             "mapping": [
-                numbers.setdefault((each.spread, each.source), len(numbers))
-                for each in self.variables
+                numbers.setdefault((variable.spread, variable.source), len(numbers))
+                for variable in self.variables
             ],
-            "first": [each.first for each in self.variables],
-            "last": [each.last for each in self.variables],
+            "first": [variable.first for variable in self.variables],
+            "last": [variable.last for variable in self.variables],
         }
         return [_describe_mapping(*key) for key in numbers], columns
 
     def _describe_steps(self) -> dict[str, Any]:
         steps = self._estimate.operators
-        types = list(dict.fromkeys(each.op_type for each in steps))
+        types = list(dict.fromkeys(step.op_type for step in steps))
         vertices = list(dict.fromkeys(filter(None, map(name_vertices, steps))))
         type_of = {name: i for i, name in enumerate(types)}
         vertex_of = {name: i for i, name in enumerate(vertices)} | {"": -1}
-        ends = np.cumsum([0, *(each.cycles for each in steps)]).tolist()
-        received = [self.received_bytes(each) for each in steps]
+        ends = np.cumsum([0, *(step.cycles for step in steps)]).tolist()
+        received = [self.received_bytes(step) for step in steps]
         return {
             "types": types,
             "vertex_types": vertices,
-            "name": [each.name for each in steps],
-            "type": [type_of[each.op_type] for each in steps],
-            "ipu": [each.ipu for each in steps],
-            "sender": [each.sender if each.op_type == IPU_COPY else -1 for each in steps],
-            "depth": [each.depth for each in steps],
+            "name": [step.name for step in steps],
+            "type": [type_of[step.op_type] for step in steps],
+            "ipu": [step.ipu for step in steps],
+            "sender": [step.sender if step.op_type == IPU_COPY else -1 for step in steps],
+            "depth": [step.depth for step in steps],
             "start": ends[:-1],
-            "sync": [each.sync_cycles for each in steps],
-            "exchange": [each.work.exchange for each in steps],
-            "compute": [each.work.compute for each in steps],
-            "supersteps": [each.work.steps for each in steps],
-            "local_steps": [each.work.local_steps for each in steps],
-            "tiles": [each.work.tiles for each in steps],
-            "vertex": [vertex_of[name_vertices(each)] for each in steps],
-            "workers": [_round(each.work.busy_workers) for each in steps],
-            "live_bytes": [each.tensor_bytes + each.copied_weight_bytes for each in steps],
-            "fullest_live_bytes": [each.live_bytes for each in steps],
-            "copies_bytes": [each.copies_bytes for each in steps],
+            "sync": [step.sync_cycles for step in steps],
+            "exchange": [step.work.exchange for step in steps],
+            "compute": [step.work.compute for step in steps],
+            "supersteps": [step.work.steps for step in steps],
+            "local_steps": [step.work.local_steps for step in steps],
+            "tiles": [step.work.tiles for step in steps],
+            "vertex": [vertex_of[name_vertices(step)] for step in steps],
+            "workers": [_round(step.work.busy_workers) for step in steps],
+            "live_bytes": [step.tensor_bytes + step.copied_weight_bytes for step in steps],
+            "fullest_live_bytes": [step.live_bytes for step in steps],
+            "copies_bytes": [step.copies_bytes for step in steps],
             "received_fullest_bytes": [fullest for fullest, _ in received],
             "received_bytes": [total for _, total in received],
-            "receivers": [each.work.receivers and list(each.work.receivers) for each in steps],
+            "receivers": [step.work.receivers and list(step.work.receivers) for step in steps],
         }
 
     def _find_hot_spots(self) -> list[dict[str, Any]]:

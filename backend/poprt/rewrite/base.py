@@ -276,7 +276,9 @@ def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
         return own
     given = replaced.info
     parameters = inspect.signature(made).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    takes_any = any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
+    )
     return replace(
         given,
         takes={

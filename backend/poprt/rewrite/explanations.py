@@ -143,7 +143,7 @@ def _find_invalid(
 def _iter_named_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """Yield the bodies of a node with their names, then_branch first."""
     bodies = {
-        each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH
+        entry.name: entry.g for entry in node.attribute if entry.type == onnx.AttributeProto.GRAPH
     }
     yield from sorted(bodies.items(), reverse=True)
 

@@ -51,7 +51,10 @@ class PassManager:
 
     def add_passes(self, passes: Iterable[str | Pass]) -> None:
         """Add passes at the end. Raise CompileError for a name that is not registered."""
-        self._passes += [get_pass(each) if isinstance(each, str) else each for each in passes]
+        self._passes += [
+            get_pass(graph_pass) if isinstance(graph_pass, str) else graph_pass
+            for graph_pass in passes
+        ]
 
     def get_passes(self) -> list[Pass]:
         """Return the passes, in order."""
@@ -59,7 +62,7 @@ class PassManager:
 
     def get_all_pass_names(self) -> list[str]:
         """Return the names of the passes, in order."""
-        return [each.name for each in self._passes]
+        return [graph_pass.name for graph_pass in self._passes]
 
     def sort_passes(self) -> None:
         """Sort the passes so that their constraints hold, with as few moves as possible.
@@ -109,15 +112,15 @@ def gather_ir_passes(passes: Iterable[Pass]) -> list[Pass]:
 
 
 def _check_company(passes: Sequence[Pass]) -> None:
-    names = {each.name for each in passes}
-    for each in passes:
-        enemies, missing = each.info.against & names, each.info.depend - names
+    names = {graph_pass.name for graph_pass in passes}
+    for graph_pass in passes:
+        enemies, missing = graph_pass.info.against & names, graph_pass.info.depend - names
         if enemies:
             raise CompileError(
-                f"pass {each.name} may not run together with {', '.join(sorted(enemies))}"
+                f"pass {graph_pass.name} may not run together with {', '.join(sorted(enemies))}"
             )
         if missing:
-            raise CompileError(f"pass {each.name} needs {', '.join(sorted(missing))}; add it")
+            raise CompileError(f"pass {graph_pass.name} needs {', '.join(sorted(missing))}; add it")
 
 
 def _waits(one: Pass, others: Iterable[Pass]) -> bool:

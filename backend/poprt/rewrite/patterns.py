@@ -161,8 +161,8 @@ class AnyOf(Pattern):
 
     def match(self, name: str, found: Match) -> Iterator[Match]:
         """Yield the matches of each pattern, in their order."""
-        for each in self._patterns:
-            yield from each.match(name, found)
+        for pattern in self._patterns:
+            yield from pattern.match(name, found)
 
 
 class Op(Pattern):
@@ -180,7 +180,7 @@ class Op(Pattern):
         **attributes: Any,
     ) -> None:
         self._op_type, self._domain, self._check = op_type, domain, check
-        self._inputs, self._attributes = [_as_pattern(each) for each in inputs], attributes
+        self._inputs, self._attributes = [_as_pattern(source) for source in inputs], attributes
 
     def match(self, name: str, found: Match) -> Iterator[Match]:
         """Yield the ways in which the operator's inputs match."""
@@ -274,8 +274,8 @@ def _assign(
             matches = first.pattern.match(factor.name, found) if factor.is_alone else iter(())
         else:
             matches = first.match(factor.name, found)
-        for each in matches:
-            yield from _assign(rest, others, each)
+        for match in matches:
+            yield from _assign(rest, others, match)
 
 
 def _iter_products(
@@ -292,7 +292,7 @@ def _iter_products(
     node = view.maker(factor.name) if steps else None
     if node is None or not is_operator(node, "Mul", "Div", "Pow"):
         return
-    left, right = (_read(each, factor, view) for each in node.input)
+    left, right = (_read(name, factor, view) for name in node.input)
     given = view.number(right.name)
     for first, factors in _iter_products(left, view, most, steps - 1):
         if node.op_type == "Mul":

@@ -62,8 +62,10 @@ class PackLayout:
         self, inputs: Sequence[DataDesc], outputs: Sequence[DataDesc], config: PackRunnerConfig
     ) -> None:
         config.check()
-        self._inputs = {each.name: (each.shape, each.numpy_data_type()) for each in inputs}
-        self._outputs = {each.name: (each.shape, each.numpy_data_type()) for each in outputs}
+        self._inputs = {source.name: (source.shape, source.numpy_data_type()) for source in inputs}
+        self._outputs = {
+            result.name: (result.shape, result.numpy_data_type()) for result in outputs
+        }
         self._mask, self._unpads = config.mask_name, config.enable_padding_remove
         self._delimiter = config.delimiter_num
         self._unpack_info = self._find_unpack_info(config.unpack_info_input_name)

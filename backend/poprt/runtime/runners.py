@@ -280,7 +280,7 @@ class HostConcatRunner(LightRunner):
         config = config or HostConcatRunnerConfig()
         super().__init__(popef, config)
         asked = config.host_concat_config or _read_blob(self._executable.opaque_blobs)
-        known = {each.name: each for each in super().get_execute_inputs()}
+        known = {source.name: source for source in super().get_execute_inputs()}
         for each in asked.values():
             _check(each, known)
         self._joined = {each.tensor_name: each for each in asked.values()}

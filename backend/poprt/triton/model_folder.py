@@ -182,7 +182,7 @@ class ModelFolder:
             with suppress(ValueError):
                 lines.append(f"ask it: {make_curl(ADDRESS, self.name, config)}")
         tensors = [each for field in KINDS for each in config.get(field, ())]
-        if any(each["data_type"] == "TYPE_FP16" for each in tensors):
+        if any(tensor["data_type"] == "TYPE_FP16" for tensor in tensors):
             lines.append(
                 "its inputs or outputs are FP16, which Triton does not carry in JSON: send them in "
                 "binary, or compile with --io_precision fp32"

@@ -67,14 +67,14 @@ popx/op/{resizex,topkx}.cpp and onnxpasses/nodepatterns/constfoldops.cpp.
 def find_refused_attributes(node: onnx.NodeProto) -> list[str]:
     """Return the attributes of a node whose values PopART does not accept."""
     refused = []
-    for each in node.attribute:
-        accepted = ACCEPTED.get((node.op_type, each.name))
+    for entry in node.attribute:
+        accepted = ACCEPTED.get((node.op_type, entry.name))
         if accepted is None:
             continue
-        value = onnx.helper.get_attribute_value(each)
+        value = onnx.helper.get_attribute_value(entry)
         values = value if isinstance(value, Sequence) and not isinstance(value, bytes) else [value]
         if not accepted or any(one not in accepted for one in values):
-            refused.append(each.name)
+            refused.append(entry.name)
     return refused
 
 
@@ -141,7 +141,7 @@ class Form:
         )
         if missing is not None:
             return f"its input {missing} may not be left out"
-        found = {each.name: each.type for each in node.attribute}
+        found = {entry.name: entry.type for entry in node.attribute}
         lacking = sorted(self.required - found.keys())
         if lacking:
             return f"it lacks the attribute {lacking[0]!r}"

@@ -53,7 +53,7 @@ class ModelOverview(_Report):
         weights = [tensor for graph in iter_graphs(model.graph) for tensor in graph.initializer]
         yield (
             f"Initializers: {len(weights)}, "
-            f"{sum(max(0, count_bytes(each)) for each in weights)} bytes"
+            f"{sum(max(0, count_bytes(weight)) for weight in weights)} bytes"
         )
         operators = Counter(map(_operator_name, iter_nodes(model.graph)))
         yield f"Nodes: {sum(operators.values())}"
@@ -73,7 +73,7 @@ class ModelIoInfoStat(_Report):
         ):
             yield f"{kind}: {len(values)}"
             counts = Counter(
-                f"dtype - {_type_name(each)}, shape - {describe_shape(each)}" for each in values
+                f"dtype - {_type_name(value)}, shape - {describe_shape(value)}" for value in values
             )
             for text, count in counts.most_common():
                 yield f"  {count} x {text}"

@@ -130,7 +130,7 @@ def _slice(
         each is None or view.type(each.input[0]) not in QUARTERS for each in casts
     ):
         return _slice_axis(made, node.input[operand], start, end, axis)
-    attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in cast.attribute}
     return made.add("Cast", _slice_axis(made, cast.input[0], start, end, axis), **attributes)
 
 

@@ -255,7 +255,7 @@ def parse_equation(
     labels = [_expand(term, number) for term, number in zip(terms, rest, strict=True)]
     if min(rest) < 0 or any(len(each) != rank for each, rank in zip(labels, ranks, strict=True)):
         return None
-    if any(len(set(each)) != len(each) for each in labels):
+    if any(len(set(label)) != len(label) for label in labels):
         return None
     if arrow:
         result = _expand(right, max(rest))

@@ -125,7 +125,7 @@ class FoldShapes(Pass):
         """Fold the model if shape inference leaves a shape open. Raise what ConstantFolding
         raises."""
         graph = infer_shapes(model).graph
-        values = {each.name: each for each in (*graph.value_info, *graph.output)}
+        values = {value.name: value for value in (*graph.value_info, *graph.output)}
         made = {name for node in graph.node for name in node.output if name}
         is_static = all(name in values and _is_static(values[name]) for name in made)
         return model if is_static else ConstantFolding()(model)
@@ -133,7 +133,7 @@ class FoldShapes(Pass):
 
 def _is_static(value: onnx.ValueInfoProto) -> bool:
     tensor = value.type.tensor_type
-    return tensor.HasField("shape") and all(each.HasField("dim_value") for each in tensor.shape.dim)
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 @register(
@@ -352,7 +352,7 @@ class _Plan:
         weight without data, as it would be a weight with them. Return whether it was added."""
         name, view = node.output[0], place.view
         others = [each for each in filter(None, node.input) if place.key(each) is None]
-        shape, is_made = view.shape(name), all(_is_unread(each, place) for each in others)
+        shape, is_made = view.shape(name), all(_is_unread(other, place) for other in others)
         if (
             not others
             or not is_made

@@ -185,7 +185,7 @@ def run_unoptimised(
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return [np.asarray(session.run(None, dict(each))[0]) for each in feeds]
+        return [np.asarray(session.run(None, dict(feed))[0]) for feed in feeds]
     except ORT_ERRORS:
         return None
 
@@ -235,7 +235,7 @@ class EliminateDuplicateNodes(GraphRule):
             or find_operator(node.op_type).is_random
             or node.op_type == "Dropout"
             or any(iter_bodies(node))
-            or sum(each.ByteSize() for each in node.attribute) > _MAX_COMPARED_BYTES
+            or sum(entry.ByteSize() for entry in node.attribute) > _MAX_COMPARED_BYTES
         )
 
     def change(self, view: GraphEditor) -> None:
@@ -249,7 +249,7 @@ class EliminateDuplicateNodes(GraphRule):
 
 
 def _describe(node: onnx.NodeProto) -> tuple[Any, ...]:
-    attributes = sorted((each.name, each.SerializeToString()) for each in node.attribute)
+    attributes = sorted((entry.name, entry.SerializeToString()) for entry in node.attribute)
     return node.domain, node.op_type, tuple(node.input), tuple(map(bool, node.output)), *attributes
 
 

@@ -142,7 +142,9 @@ class FusedAttention(GraphRule):
         if not view.is_first(node.input[0], node):
             return
         readers = view.readers.get(node.input[0], {}).values()
-        found = [read for each in readers if (read := _read_projection(each, node.input[0], view))]
+        found = [
+            read for reader in readers if (read := _read_projection(reader, node.input[0], view))
+        ]
         widths = {(each.shape, view.shape(each.product.input[1])) for each in found}
         if len(found) == _PROJECTIONS and len(widths) == 1:
             _fuse(found, view)
@@ -157,7 +159,7 @@ def _read_projection(node: onnx.NodeProto, source: str, view: GraphEditor) -> _P
     end, bias = node, ""
     added = view.reader(node.output[0], "Add")
     if added is not None:
-        bias = next((each for each in added.input if each != node.output[0]), "")
+        bias = next((name for name in added.input if name != node.output[0]), "")
         if view.tensor(bias) is None or view.shape(bias) != tuple(tensor.dims[1:]):
             return None
         end = added

@@ -107,7 +107,7 @@ def _carry(
     body: onnx.GraphProto = attribute(loop, "body")
     types = types_of(attribute(inferred, "body"))
     makers = {name: node for node in body.node for name in node.output}
-    starts = dict(zip((each.name for each in body.input[1:]), loop.input[1:], strict=True))
+    starts = dict(zip((value.name for value in body.input[1:]), loop.input[1:], strict=True))
     count = len(loop.input) - _BEFORE_STATES
     for node in list(body.node):
         if not _is_open(node):

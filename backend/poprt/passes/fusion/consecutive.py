@@ -342,7 +342,7 @@ def _join(
     """Return the constant that replaces both, no larger than the larger one. Return None if there
     is none."""
     constants = [view.value(node.input[place]) for node, place in (one, two)]
-    first, second = (each for each in constants if each is not None)
+    first, second = (constant for constant in constants if constant is not None)
     if first.dtype != second.dtype or first.dtype.kind not in "fiu":
         return None
     is_float = first.dtype.kind == "f"

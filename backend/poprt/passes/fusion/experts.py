@@ -145,7 +145,7 @@ def _are_alike(experts: Sequence[_Expert], view: GraphEditor) -> bool:
         if (one.op_type, one.domain, len(one.input)) != (two.op_type, two.domain, len(two.input)):
             return False
         settings = [
-            sorted(each.SerializeToString() for each in node.attribute) for node in (one, two)
+            sorted(entry.SerializeToString() for entry in node.attribute) for node in (one, two)
         ]
         if settings[0] != settings[1] or not _read_alike(one, two, twins, view):
             return False
@@ -202,7 +202,7 @@ def _stack(pair: tuple[str, str], rank: int, made: Tape, view: GraphEditor) -> s
     """Return two weights stacked along a new first axis, with the rank of the tensor that they
     meet. A scalar that both share is returned as it is."""
     tensors = [view.tensor(name) for name in pair]
-    first, second = (read_array(each) for each in tensors if each is not None)
+    first, second = (read_array(tensor) for tensor in tensors if tensor is not None)
     if first.shape == () and np.array_equal(first, second):
         return pair[0]
     shape: Shape = (2, *(1,) * (rank - first.ndim), *first.shape)

@@ -136,9 +136,9 @@ class FuseBnIntoGemm(_NormFusion):
         if not _set_weights(norm, scaled.astype(weights.dtype), shifted, view):
             return
         product.op_type = "Gemm"
-        for each in product.attribute:
-            if each.name == "beta":
-                each.f = 1.0
+        for entry in product.attribute:
+            if entry.name == "beta":
+                entry.f = 1.0
 
 
 def _bias(product: onnx.NodeProto, view: GraphEditor) -> Array | None:
@@ -294,7 +294,7 @@ def _put_behind(
     behind = helper.make_node("Expand", [inner, expand.input[1]], [made], name=expand.name)
     kind = onnx.TypeProto.Tensor(elem_type=view.type(made))
     shapes = [view.shape(each) for each in (expand.input[0], *_others(node, place))]
-    for size in np.broadcast_shapes(*(each for each in shapes if each is not None)):
+    for size in np.broadcast_shapes(*(shape for shape in shapes if shape is not None)):
         kind.shape.dim.add(dim_value=size)
     view.types[inner] = kind
     node.output[0] = inner

@@ -75,8 +75,8 @@ class _MergingProducts(NamedMerge):
         readers = view.readers.get(node.input[0], {}).values()
         products = [_find(name, readers, view) for name in self._names[::step]]
         adds = [
-            view.reader(each.output[0], "Add") if each is not None and step > 1 else None
-            for each in products
+            view.reader(product.output[0], "Add") if product is not None and step > 1 else None
+            for product in products
         ]
         if None in products or (
             step > 1 and [each and each.name for each in adds] != self._names[1::step]
@@ -197,7 +197,9 @@ class MergeMultiSlice(GraphRule):
             return
         readers = view.readers.get(source, {}).values()
         slices = [
-            each for each in readers if is_operator(each, "Slice") and each.input[0] == source
+            reader
+            for reader in readers
+            if is_operator(reader, "Slice") and reader.input[0] == source
         ]
         parts = [part for each in slices if (part := _read_part(each, shape, view)) is not None]
         for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
@@ -212,10 +214,10 @@ class MergeMultiSlice(GraphRule):
 
 def _are_all(parts: Sequence[_Part], size: int) -> bool:
     """Return whether parts with one step cover an axis, each element once."""
-    step, starts = parts[0].step, [each.start for each in parts]
+    step, starts = parts[0].step, [part.start for part in parts]
     if step == 1:
-        return [*starts, size] == [0, *(each.end for each in parts)]
-    are_whole = all(each.end > size - step + each.start for each in parts)
+        return [*starts, size] == [0, *(part.end for part in parts)]
+    are_whole = all(part.end > size - step + part.start for part in parts)
     return starts == list(range(step)) and size % step == 0 and are_whole
 
 

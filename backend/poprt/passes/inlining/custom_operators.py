@@ -183,14 +183,14 @@ def _check_standard(made: Sequence[onnx.NodeProto], opset: int, functions: Model
     """
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": opset}
-    for each in iter_nodes(onnx.GraphProto(node=made)):
-        is_plain = not any(True for _ in iter_bodies(each))
-        if each.domain in STANDARD_DOMAINS and is_plain and functions.find(each) is None:
+    for node in iter_nodes(onnx.GraphProto(node=made)):
+        is_plain = not any(True for _ in iter_bodies(node))
+        if node.domain in STANDARD_DOMAINS and is_plain and functions.find(node) is None:
             try:
-                onnx.checker.check_node(each, context)
+                onnx.checker.check_node(node, context)
             except onnx.checker.ValidationError as error:
                 raise CompileError(
-                    f"its body makes a {each.op_type} that is invalid in opset {opset}, the "
+                    f"its body makes a {node.op_type} that is invalid in opset {opset}, the "
                     f"model's: {error}"
                 ) from error
 

@@ -51,7 +51,7 @@ class Function:
     def __init__(self, function: onnx.FunctionProto) -> None:
         self._function = function
         self.opset = max(
-            (each.version for each in function.opset_import if each.domain in STANDARD_DOMAINS),
+            (opset.version for opset in function.opset_import if opset.domain in STANDARD_DOMAINS),
             default=0,
         )
 
@@ -144,11 +144,11 @@ def _has_bodies(node: onnx.NodeProto) -> bool:
 def _resolve(node: onnx.NodeProto, given: Mapping[str, AttributeProto]) -> None:
     """Replace references to attributes by their values. References without a value are removed."""
     attributes = []
-    for each in node.attribute:
-        value = given.get(each.ref_attr_name) if each.ref_attr_name else each
+    for entry in node.attribute:
+        value = given.get(entry.ref_attr_name) if entry.ref_attr_name else entry
         if value is not None:
             own = copy.deepcopy(value)
-            own.name = each.name
+            own.name = entry.name
             attributes.append(own)
     del node.attribute[:]
     node.attribute.extend(attributes)

@@ -152,7 +152,7 @@ def convert_by_onnx(
                 f"opset {version} lack; export the model with opset {SCAN_HAS_NO_BATCH} or later"
             )
     context = onnx.checker.C.CheckerContext()
-    others = {each.domain: each.version for each in model.opset_import if each.domain}
+    others = {opset.domain: opset.version for opset in model.opset_import if opset.domain}
     context.ir_version = model.ir_version
     context.opset_imports = {**others, "": find_opset(model, 1)}
     try:
@@ -301,7 +301,7 @@ class _OlderForms(NodeRule):
                 )
 
     def _check_form(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
-        new = [each.name for each in node.attribute if each.name not in schema.attributes]
+        new = [entry.name for entry in node.attribute if entry.name not in schema.attributes]
         if new:
             raise NoOlderFormError(f"it has {new[0]}, which opset {self.opset} does not know")
         fits = schema.min_input <= len(node.input) <= schema.max_input
@@ -351,7 +351,7 @@ def expand(
     if body is None:
         return None
     schema = defs.get_schema(node.op_type, opset)
-    given = {each.name: each for each in node.attribute}
+    given = {entry.name: entry for entry in node.attribute}
     for name, declared in schema.attributes.items():
         if declared.default_value.type:
             given.setdefault(name, declared.default_value)
@@ -373,11 +373,13 @@ def _find_body(
 ) -> onnx.FunctionProto | None:
     schema: Any = defs.get_schema(node.op_type, opset)  # onnx's stubs are incomplete
     body = onnx.FunctionProto()
-    fixed = [each for each in schema.function_opset_versions if each <= opset]
+    fixed = [version for version in schema.function_opset_versions if version <= opset]
     if fixed:
         body.ParseFromString(schema.get_function_with_opset_version(max(fixed)))
         return body
-    built = [each for each in schema.context_dependent_function_opset_versions if each <= opset]
+    built = [
+        version for version in schema.context_dependent_function_opset_versions if version <= opset
+    ]
     if not built:
         return None
     found = schema.get_context_dependent_function_with_opset_version(
@@ -397,8 +399,8 @@ def _settle(
     kept = list(_iter_attributes(node, given))
     del node.attribute[:]
     node.attribute.extend(kept)
-    for each in node.attribute:
-        for body in (each.g, *each.graphs):
+    for entry in node.attribute:
+        for body in (entry.g, *entry.graphs):
             for value in (*body.input, *body.output):
                 value.name = _own_name(value.name, prefix, renames)
             for inner in body.node:
@@ -412,11 +414,11 @@ def _own_name(name: str, prefix: str, renames: dict[str, str]) -> str:
 def _iter_attributes(
     node: onnx.NodeProto, given: dict[str, AttributeProto]
 ) -> Iterator[AttributeProto]:
-    for each in node.attribute:
-        if not each.ref_attr_name:
-            yield each
-        elif each.ref_attr_name in given:
+    for entry in node.attribute:
+        if not entry.ref_attr_name:
+            yield entry
+        elif entry.ref_attr_name in given:
             own = AttributeProto()
-            own.CopyFrom(given[each.ref_attr_name])
-            own.name = each.name
+            own.CopyFrom(given[entry.ref_attr_name])
+            own.name = entry.name
             yield own

@@ -318,4 +318,4 @@ def upsample(_op: Tape, node: Older) -> Results | None:
     if node.get("scales") is not None:
         return None
     scales = [1.0, 1.0, node.get("height_scale", 1.0), node.get("width_scale", 1.0)]
-    return node.without(["height_scale", "width_scale"], scales=[float(each) for each in scales])
+    return node.without(["height_scale", "width_scale"], scales=[float(scale) for scale in scales])

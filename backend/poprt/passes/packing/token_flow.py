@@ -240,7 +240,7 @@ class _Places:
             self.samples = self._run(rows, flow.sizes.batch)
         except NotIndependent as reason:
             raise MixedSamples(f"it mixes samples: with them as rows, {reason}") from None
-        if any(each.before != 1 for each in self.samples):
+        if any(sample.before != 1 for sample in self.samples):
             raise MixedSamples("samples lie within others in its result")
 
     def follow_tokens(self, axes: Sequence[Axis]) -> dict[Axis, str]:
@@ -306,7 +306,7 @@ class _Places:
         """Return the labels of the axes of each result. Raise MixedSamples if tokens are joined
         with anything but samples."""
         sizes = self.flow.sizes
-        labels = [{each.axis: SAMPLES} for each in self.samples]
+        labels = [{sample.axis: SAMPLES} for sample in self.samples]
         for places in self.tokens:
             for index, (tokens, samples) in enumerate(zip(places, self.samples, strict=True)):
                 is_both = tokens.axis == samples.axis
@@ -330,11 +330,13 @@ def _align(flow: NodeFlow, axes: Sequence[Axis]) -> Iterator[tuple[Axis, ...]]:
     along the same axis of the result, the likeliest first."""
     seed, *others = axes
     rank = len(flow.shape_of(seed[0]))
-    from_end = [each for each in others if len(flow.shape_of(each[0])) - each[1] == rank - seed[1]]
-    from_front = [each for each in others if each[1] == seed[1]]
+    from_end = [
+        other for other in others if len(flow.shape_of(other[0])) - other[1] == rank - seed[1]
+    ]
+    from_front = [other for other in others if other[1] == seed[1]]
     by_place: dict[int, list[Axis | None]] = {}
-    for each in others:
-        by_place.setdefault(each[0], [None]).append(each)
+    for other in others:
+        by_place.setdefault(other[0], [None]).append(other)
     by_place.pop(seed[0], None)
     choices = (tuple(filter(None, chosen)) for chosen in itertools.product(*by_place.values()))
     tried = set()

@@ -120,7 +120,7 @@ def has_halves(model: onnx.ModelProto) -> bool:
     """Return whether any tensor of a model is known to be in half."""
     graphs = (model.graph, *_function_graphs(model))
     return any(
-        TensorProto.FLOAT16 in _types(inner) for each in graphs for inner in iter_graphs(each)
+        TensorProto.FLOAT16 in _types(inner) for graph in graphs for inner in iter_graphs(graph)
     )
 
 
@@ -177,7 +177,7 @@ def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) 
         if value.type.tensor_type.elem_type == before:
             value.type.tensor_type.elem_type = after
             changed = True
-    held = [each for node in graph.node for each in node.attribute]
+    held = [entry for node in graph.node for entry in node.attribute]
     for tensor in (
         *graph.initializer,
         *(each.t for each in held if each.type == AttributeProto.TENSOR),
@@ -353,9 +353,9 @@ class FloatToHalf(Pass):
     def _retype_attributes(self, node: onnx.NodeProto) -> None:
         """Convert the tensors in a node's attributes, and its result type, to half."""
         hold_as_tensor(node)
-        for each in node.attribute:
-            if each.type == AttributeProto.TENSOR and each.t.data_type == TensorProto.FLOAT:
-                self._narrow(each.t, node.output[0])
+        for entry in node.attribute:
+            if entry.type == AttributeProto.TENSOR and entry.t.data_type == TensorProto.FLOAT:
+                self._narrow(entry.t, node.output[0])
         _retype_attribute(node, "dtype")
         if attribute(node, "dataType") == b"FLOAT":  # of AttentionMask
             set_attribute(node, "dataType", "FLOAT16")
@@ -460,6 +460,6 @@ def _find_floats(graph: onnx.GraphProto) -> set[str]:
 
 
 def _retype_attribute(node: onnx.NodeProto, name: str) -> None:
-    for each in node.attribute:
-        if each.name == name and each.i == TensorProto.FLOAT:
-            each.i = TensorProto.FLOAT16
+    for entry in node.attribute:
+        if entry.name == name and entry.i == TensorProto.FLOAT:
+            entry.i = TensorProto.FLOAT16

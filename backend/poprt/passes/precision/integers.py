@@ -367,11 +367,11 @@ class _Narrowing:
     def _retype(self, node: onnx.NodeProto) -> None:
         """Narrow the type in a node's attributes, if they specify the type of its result."""
         hold_as_tensor(node)
-        for each in node.attribute:
-            if each.name in ("to", "dtype") and each.i == _I64:
-                each.i = _I32
-            if each.type == AttributeProto.TENSOR and each.t.data_type == _I64:
-                self._narrow(each.t, node.output[0])
+        for entry in node.attribute:
+            if entry.name in ("to", "dtype") and entry.i == _I64:
+                entry.i = _I32
+            if entry.type == AttributeProto.TENSOR and entry.t.data_type == _I64:
+                self._narrow(entry.t, node.output[0])
         if node.op_type == "Cast" and self._is_narrow_now(node.input[0]):
             node.op_type = "Identity"
             del node.attribute[:]

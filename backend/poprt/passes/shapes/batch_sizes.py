@@ -145,7 +145,7 @@ def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if node.input[0] not in shapes:
         raise CompileError(f"tensor {node.input[0]!r} has no known shape")
     sizes = np.array(shapes[node.input[0]], np.int64)
-    limits = {each.name: each.i for each in node.attribute}
+    limits = {entry.name: entry.i for entry in node.attribute}
     value = sizes[limits.get("start") : limits.get("end")]
     if node.op_type == "Size":
         value = np.asarray(sizes.prod())
