@@ -54,6 +54,8 @@ _WHOLE_EXTREMES_OPSET = 12
 _SIGN_OPSET = 9
 """First opset with Sign."""
 _Shapes = Mapping[str, tuple[int, ...]]
+_FAR = 1 << 29
+"""More than the size of any axis that OpenVINO computes; a float, too."""
 _Scope = ChainMap[str, onnx.TensorProto | None]
 """Constants by the names that are visible in a graph; None for a tensor that is computed or fed."""
 
@@ -121,15 +123,13 @@ class IndexGuard:
         is_constant = scope.get(node.input[_INDICES]) is not None
         raises = self.raises or is_constant or operator_of(node).writes_by_indices
         if raises and not self.engine_checks:
-            fault = _measure_fault(op, indices, clamped)
+            fault = _find_fault(op, indices, clamped)
             if is_main:
                 self.faults[fault] = (
                     f"{describe_node(node)}: an index is outside of the tensor that it selects from"
                 )
             else:
-                is_fault = op.add("Cast", fault, to=TensorProto.BOOL)
-                count = op.add("Cast", is_fault, to=TensorProto.INT64)
-                clamped = self._clamp(op, clamped, _end_run(op, sizes, count))
+                clamped = self._clamp(op, clamped, _end_run(op, sizes, fault))
         node.input[_INDICES] = clamped
 
     def _find_sizes(
@@ -153,6 +153,8 @@ class IndexGuard:
         last = op.add("Sub", sizes, op.constant(1, np.int64))
         if self._opset >= _WHOLE_EXTREMES_OPSET:
             return op.add("Max", op.add("Min", indices, last), first)
+        if not self.engine_checks:
+            indices = _add_bounds(op, indices)
         smaller = _add_extreme(op, self._opset, "Sub", indices, last)
         return _add_extreme(op, self._opset, "Add", smaller, first)
 
@@ -308,14 +310,28 @@ def _end_run(op: Tape, sizes: str, count: str) -> str:
     return op.add("Reshape", column, op.add("Shape", sizes))
 
 
-def _measure_fault(op: Tape, indices: str, clamped: str) -> str:
-    """Add the nodes that compute how far indices are from the clamped ones at most, a tensor of one
-    element, and return its name."""
-    # Not by Abs: OpenVINO drops it from constants (docs/upstream.md has the report).
+def _find_fault(op: Tape, indices: str, clamped: str) -> str:
+    """Add the nodes that compute whether an index is not the clamped one, a tensor of one element
+    that is 1 or 0, and return its name."""
+    # The difference of whole numbers is exact on OpenVINO. Its comparisons and extremes are not,
+    # and the largest distance would be above every int32 once it is a float.
     moved = op.add("Reshape", op.add("Sub", indices, clamped), op.ints([-1]))
+    is_moved = op.add("Cast", moved, to=TensorProto.BOOL)
+    wrong = op.add("Cast", is_moved, to=TensorProto.INT64)
     none = op.ints([0])  # there may be no indices
-    both = op.add("Concat", moved, op.add("Neg", moved), none, axis=0)
-    return op.add("ReduceMax", both, keepdims=1)
+    return op.add("ReduceMax", op.add("Concat", wrong, none, axis=0), keepdims=1)
+
+
+def _add_bounds(op: Tape, indices: str) -> str:
+    """Bring indices to at most 2^29 from 0, of which the sums in `_add_extreme` have 32 bits, in
+    which OpenVINO computes. Larger ones stay out of range of any axis that OpenVINO computes."""
+    near = op.add("Cast", indices, to=TensorProto.FLOAT)
+    high, low = op.constant(_FAR, np.float32), op.constant(-_FAR, np.float32)
+    is_far = (op.add("Less", high, near), op.add("Less", near, low))
+    above, below = (op.add("Cast", sign, to=TensorProto.INT64) for sign in is_far)
+    inside = op.add("Sub", op.constant(1, np.int64), op.add("Add", above, below))
+    ends = op.add("Mul", op.add("Sub", above, below), op.constant(_FAR, np.int64))
+    return op.add("Add", op.add("Mul", indices, inside), ends)
 
 
 def _add_extreme(op: Tape, opset: int, sign: str, left: str, right: str) -> str:

@@ -21,8 +21,6 @@ _VECTOR = 1
 _RECURRENT, _FIRST_STATE = 2, 5
 """Index of the input of a recurrent network that is its first hidden state; that of an LSTM's cells
 is the next."""
-_FRAME_LENGTH = 3
-"""Index of the input of an STFT that is the number of samples of a frame."""
 _WIDER: Mapping[int, int] = {
     TensorProto.INT8: TensorProto.INT32,
     TensorProto.INT16: TensorProto.INT32,
@@ -143,22 +141,6 @@ def _cast_first(op: Tape, site: Site[GraphContext]) -> Results:
     assert transpose is not None
     wide = op.Cast(transpose.input[0], to=site.get("to"))
     return op.Transpose(wide, perm=attribute(transpose, "perm"))
-
-
-def frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
-    """Use frames of at least one sample in an STFT: the processor traps on empty frames."""
-    length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
-    known = around.constants.get(length)
-    is_safe = not length or (known is not None and (numpy_helper.to_array(known) > 0).all())
-    return None if is_safe else _bound_frames
-
-
-def _bound_frames(op: Tape, site: Site[GraphContext]) -> Results:
-    length = site.input(_FRAME_LENGTH)
-    kind = length.element_type or TensorProto.INT64
-    inputs = list(site.node.input)
-    inputs[_FRAME_LENGTH] = op.Max(length, op.like(1, kind))
-    return op.copy(site.node, inputs)
 
 
 def division(node: onnx.NodeProto, around: GraphContext) -> Body | None:

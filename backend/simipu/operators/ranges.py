@@ -91,13 +91,14 @@ def add_range_check(op: Tape, values: str, limits: tuple[str, str], title: str) 
 
 
 def narrow_input(place: int, what: str, least: int) -> Guard:
-    """Return a guard of an operator whose input `place` is a number from `least` on, of which ONNX
-    Runtime takes the lower 32 bits (docs/upstream.md has the report). OpenVINO does not check it:
-    a constant out of range is rejected for every engine."""
+    """Return a guard of an operator whose input `place` has numbers from `least` on. ONNX Runtime
+    takes the lower 32 bits of some, and computes others, such as negative lengths, as if they were
+    sizes (docs/upstream.md has the reports). OpenVINO does not check them: a constant out of range
+    is rejected for every engine."""
 
     def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
         name = node.input[place] if len(node.input) > place else ""
-        if not name or around.types.get(name) == TensorProto.INT32:
+        if not name:
             return None
         if name not in around.constants:
             return add_check

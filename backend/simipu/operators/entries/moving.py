@@ -196,7 +196,13 @@ MAKING: Mapping[str, Operator] = {
     **family(
         "BlackmanWindow HammingWindow HannWindow", whole_batch=ONE_SHAPE, cost=None, shaped_by=(0,)
     ),
-    **family("MelWeightMatrix", whole_batch=ONE_SHAPE, cost=None, shaped_by=(0, 1)),
+    **family(
+        "MelWeightMatrix",
+        whole_batch=ONE_SHAPE,
+        cost=None,
+        shaped_by=(0, 1),
+        guard=narrow_input(1, "dft_length", 0),
+    ),
     **drawn(
         "RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2)), sdk="yes"
     ),
@@ -217,6 +223,6 @@ MAKING: Mapping[str, Operator] = {
         composite.short_fourier,
         apart=(2,),
         shaped_by=(1, 3),
-        guard=guards.frames,
+        guard=narrow_input(3, "frame_length", 1),
     ),
 }

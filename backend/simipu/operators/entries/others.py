@@ -11,6 +11,7 @@ from simipu.operators.entry import Family, Operator
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
+from simipu.operators.ranges import narrow_input
 from simipu.operators.rules import computing as rows
 
 GUESSED: Mapping[str, Operator] = {
@@ -56,7 +57,7 @@ TAKEN_APART: Mapping[str, Operator] = {
         sdk="PopART's own GroupNormalization",
     ),
     **family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
-    **family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
+    **family("CenterCropPad", taken_apart=True, shaped_by=(1,), guard=narrow_input(1, "shape", 0)),
     **family(
         "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True, unchecked_input=1
     ),
