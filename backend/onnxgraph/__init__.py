@@ -49,6 +49,7 @@ from onnxgraph.inference import (
     register_stand_in,
     remember_inferences,
 )
+from onnxgraph.loops import is_unconditional, known_constants
 from onnxgraph.names import NameScope, drop_unread, take_name
 from onnxgraph.nodes import (
     CHIP_DOMAIN,
@@ -202,6 +203,7 @@ __all__ = [
     "is_movable",
     "is_operator",
     "is_outlined",
+    "is_unconditional",
     "is_untrained",
     "iter_any_bodies",
     "iter_bodies",
@@ -214,6 +216,7 @@ __all__ = [
     "join_weights",
     "keep_opsets",
     "keep_outputs",
+    "known_constants",
     "lend_weights",
     "like_first_input",
     "list_outputs_once",

@@ -75,6 +75,9 @@ def load():
             hostile.dear_product(),
             r"multiply-adds, more than 1 cores can do within the limit of 300 s",
         ),
+        (hostile.endless_loop(), "trip count of Loop .*: expected at most 2147483647, found 46116"),
+        (hostile.nested_loops(), "runs 1152921504606846976 times, and nothing ends it before"),
+        (hostile.countless_loop(), "runs 9223372036854775808 times, and nothing ends it before"),
         (hostile.kernel_node(), "has a node of domain 'simipu', which no file may have"),
         (
             hostile.odd_equation("......i,i->..."),
@@ -92,7 +95,7 @@ def load():
         (hostile.label_strings(), "'LabelEncoder' has an operator of domain ai.onnx.ml"),
     ],
     ids=(
-        "functions concat nested constant branch sparse large dear kernel equation doublings "
+        "functions concat nested constant branch sparse large dear endless nested-loops countless kernel equation doublings "
         "constant-strings string-weight declared sequence optional labels"
     ).split(),
 )
@@ -117,7 +120,7 @@ def test_constants_are_not_folded_without_end(load, isolated):
 
 @ISOLATED
 def test_a_loop_ends_at_its_limit(load, isolated):
-    engine = load(hostile.endless_loop(), isolated, limit_seconds=0.5)
+    engine = load(hostile.endless_loop(condition="And"), isolated, limit_seconds=0.5)
     with pytest.raises(RunTimeoutError, match=r"limit of 0\.5 s"):
         engine.compute(5, ONES)
 
@@ -211,7 +214,7 @@ def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
 @pytest.mark.slow
 def test_the_onnx_reference_has_limits_too(load):
     """The reference runs in a child process: nothing in this process could end it."""
-    model = hostile.endless_loop()
+    model = hostile.endless_loop(condition="And")
     body = model.graph.node[0].attribute[0].g
     body.node.insert(1, helper.make_node("Cast", ["v"], ["narrow"], to=TensorProto.BFLOAT16))
     body.node.insert(2, helper.make_node("Abs", ["narrow"], ["positive"]))

@@ -94,18 +94,45 @@ def hidden_large_tensor(elements: int = 1 << 34) -> onnx.ModelProto:
     return make_model(nodes + added("c"), [whole([elements], "n")])
 
 
-def endless_loop(trips: int = 1 << 62) -> onnx.ModelProto:
-    """Return a model with a loop of x + x."""
+def endless_loop(trips: int = 1 << 62, condition: str = "Identity") -> onnx.ModelProto:
+    """Return a model with a loop of x + x. Its body makes the condition to go on by the operator
+    `condition`: with And it is the same one, which the graph does not say."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v", "w")]
     on = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("on", "still")]
     nodes = [
-        helper.make_node("Identity", ["on"], ["still"]),
+        helper.make_node(condition, ["on"] * (1 + (condition == "And")), ["still"]),
         helper.make_node("Add", ["v", "v"], ["w"]),
     ]
     number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
     body = helper.make_graph(nodes, "body", [number, on[0], value[0]], [on[1], value[1]])
     tensors = [whole(trips, "n"), numpy_helper.from_array(np.array(True), "go")]
     return make_model([helper.make_node("Loop", ["n", "go", "x"], ["y"], body=body)], tensors)
+
+
+def countless_loop() -> onnx.ModelProto:
+    """Return a model with a loop without a trip count, which nothing ends."""
+    model = endless_loop()
+    model.graph.node[0].input[0] = ""
+    return model
+
+
+def nested_loops(trips: int = 1 << 30) -> onnx.ModelProto:
+    """Return a model with a loop in a loop, each of which alone ends in time."""
+    model = endless_loop(trips)
+    outer, inner = model.graph.node[0], onnx.NodeProto()
+    inner.CopyFrom(outer)
+    inner.input[:], inner.output[:] = ["n", "go", "v"], ["w"]
+    body = outer.attribute[0].g
+    (add,) = (node for node in body.node if node.op_type == "Add")
+    body.node.remove(add)
+    body.node.append(inner)
+    graph = inner.attribute[0].g
+    for value in (*graph.input, *graph.output):
+        value.name += "_2"
+    for node in graph.node:
+        node.input[:] = [f"{name}_2" for name in node.input]
+        node.output[:] = [f"{name}_2" for name in node.output]
+    return model
 
 
 def dear_product(size: int = 1 << 15) -> onnx.ModelProto:

@@ -50,7 +50,7 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
     "hidden_large_tensor": hostile.hidden_large_tensor,
     "dear_product": hostile.dear_product,
     "constant_chain": hostile.constant_chain,
-    "endless_loop": hostile.endless_loop,
+    "endless_loop": partial(hostile.endless_loop, condition="And"),
 }
 
 MODES = {

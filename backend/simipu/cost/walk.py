@@ -20,9 +20,10 @@ from onnxgraph import (
     attribute,
     count_trips,
     graph_values,
-    has_data,
+    is_unconditional,
     iter_bodies,
     iter_reads,
+    known_constants,
 )
 
 from simipu.cost.liveness import Liveness
@@ -96,31 +97,10 @@ def find_bodies(node: onnx.NodeProto, values: Mapping[str, TensorSize], known: K
     return Bodies(graphs)
 
 
-def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Return initializers and constants of one element, by name."""
-    known = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
-            values = (each.t for each in node.attribute if each.name == "value")
-            known.update((node.output[0], value) for value in values)
-    return {
-        name: tensor
-        for name, tensor in known.items()
-        if list(tensor.dims) in ([], [1]) and has_data(tensor)
-    }
-
-
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
-    # A Loop ends at its trip count or when its condition turns false, whichever comes first. The
-    # count holds if the body returns its condition unchanged (through Identity) or as a constant
-    # that is true. Otherwise values decide, which are not known: all trips are counted.
+    # Where the condition depends on values, which are not known, all trips are counted.
     trips = count_trips(known.get(node.input[0]))
-    goes_on = body.output[0].name
-    makers = {output: inner for inner in body.node for output in inner.output}
-    while goes_on in makers and makers[goes_on].op_type == "Identity":
-        goes_on = makers[goes_on].input[0]
-    constant = known_constants(body).get(goes_on, known.get(goes_on))
-    unconditional = goes_on == body.input[1].name or bool(_read_number(constant, 0))
+    unconditional = is_unconditional(body, known)
     if trips is None or (trips > MAX_TRIPS and not unconditional):
         return 1, "the trip count is not known: one iteration is counted"
     if unconditional:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Results, Site, Tape, Value, attribute, expansions
+from onnxgraph import Results, Site, Tape, Value, attribute, expansions, is_unconditional
 
 from simipu.operators.entry import Body, GraphContext
+from simipu.operators.ranges import narrow_input
 
 _BROADCASTING = 7
 """First opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
@@ -141,6 +142,15 @@ def _cast_first(op: Tape, site: Site[GraphContext]) -> Results:
     assert transpose is not None
     wide = op.Cast(transpose.input[0], to=site.get("to"))
     return op.Transpose(wide, perm=attribute(transpose, "perm"))
+
+
+def trips(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Check the trip count of a Loop that nothing else ends: it would run until its time limit."""
+    body = attribute(node, "body")
+    return _CHECK_TRIPS(node, around) if is_unconditional(body, around.constants) else None
+
+
+_CHECK_TRIPS = narrow_input(0, "trip count", None)
 
 
 def division(node: onnx.NodeProto, around: GraphContext) -> Body | None:

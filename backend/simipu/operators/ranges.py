@@ -18,6 +18,7 @@ from simipu.errors import LoadError
 from simipu.operators.entry import Body, GraphContext, Guard
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+_INT64_MIN = -(2**63)
 _MAX_AXES = 64
 """More axes than any tensor has."""
 _RANGES: Mapping[str, tuple[int, int]] = {
@@ -90,11 +91,13 @@ def add_range_check(op: Tape, values: str, limits: tuple[str, str], title: str) 
     return op.add("Add", values, name)
 
 
-def narrow_input(place: int, what: str, least: int) -> Guard:
-    """Return a guard of an operator whose input `place` has numbers from `least` on. ONNX Runtime
+def narrow_input(place: int, what: str, least: int | None) -> Guard:
+    """Return a guard of an operator whose input `place` has numbers of 32 bits from `least` on
+    (None: also any negative one). ONNX Runtime
     takes the lower 32 bits of some, and computes others, such as negative lengths, as if they were
     sizes (docs/upstream.md has the reports). OpenVINO does not check them: a constant out of range
     is rejected for every engine."""
+    lowest = _INT64_MIN if least is None else least
 
     def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
         name = node.input[place] if len(node.input) > place else ""
@@ -102,16 +105,17 @@ def narrow_input(place: int, what: str, least: int) -> Guard:
             return None
         if name not in around.constants:
             return add_check
-        wrong = _find_wrong(around.constants[name], least)
+        wrong = _find_wrong(around.constants[name], lowest)
         if wrong is not None:
             raise LoadError(f"{describe(node)}, found {wrong}")
         return None
 
     def describe(node: onnx.NodeProto) -> str:
-        return f"{what} of {describe_node(node)}: expected {least} to {_INT32_MAX}"
+        expected = f"at most {_INT32_MAX}" if least is None else f"{least} to {_INT32_MAX}"
+        return f"{what} of {describe_node(node)}: expected {expected}"
 
     def add_check(op: Tape, site: Site[GraphContext]) -> Results:
-        limits = (op.ints(least), op.ints(_INT32_MAX))
+        limits = (op.ints(lowest), op.ints(_INT32_MAX))
         inputs = list(site.node.input)
         wide = op.Cast(inputs[place], to=TensorProto.INT64)
         inputs[place] = add_range_check(op, wide, limits, describe(site.node))

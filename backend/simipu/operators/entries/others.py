@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simipu.operators import counts
+from simipu.operators import counts, guards
 from simipu.operators.entries.makers import EXACT, counted, drawn, family
 from simipu.operators.entries.moving import REGIONS
 from simipu.operators.entry import Family, Operator
@@ -36,6 +36,7 @@ BODIES: Mapping[str, Operator] = {
         whole_batch="rows are not followed into its body",
         rounding=EXACT,
         shaped_by=(0, 1),
+        guard=guards.trips,
         sdk="yes",
     ),
     **family("Scan", whole_batch="rows are not followed into its body", rounding=EXACT, sdk="yes"),
