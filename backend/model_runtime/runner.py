@@ -24,7 +24,7 @@ from model_runtime.request_flow import RequestFlow, RequestTracepoint, RequestTr
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.shutdown import endless_wait, exit_daemon_thread
 from popef._tools.arrays import Array
-from popef._tools.memory import usable_memory_bytes
+from popef._tools.memory import spare_memory_bytes
 
 NO_BATCHING_DIM = 0xFFFFFFFF
 _NUMERICS = ("exact", "fast")
@@ -60,7 +60,7 @@ class ModelRunnerConfig:
         num_threads: number of CPU threads that one operator may use; 0 means all cores (ours).
         load_seconds: maximum time in seconds until the model is ready (ours).
         memory_bytes: memory limit for the values of a load or a run, without weights; 0 means the
-            machine's memory (ours).
+            memory that is free (ours).
         join_dependent_rows: see SessionConfig (ours).
         index_check: effect of an index outside of its table, "error" or "clamp"; see
             simipu.GraphOptions (ours).
@@ -260,7 +260,7 @@ def _make_graph_options(config: ModelRunnerConfig) -> GraphOptions:
         num_threads=config.num_threads,
         limit_seconds=host_sync_timeout_seconds(),
         ready_seconds=config.load_seconds,
-        memory_bytes=config.memory_bytes or usable_memory_bytes(),
+        memory_bytes=config.memory_bytes or spare_memory_bytes(),
         exact=config.numerics == "exact",
         index_check=config.index_check,
         accelerators=(choose_accelerator(config.accelerator, options),)

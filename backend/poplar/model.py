@@ -31,6 +31,7 @@ from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
 from popef._tools.lazy import importing
+from popef._tools.memory import GROWTH
 from popef._tools.text import escape, name_file
 from popef._tools.version import __version__
 
@@ -120,6 +121,7 @@ class TritonPythonModel:
 
             from triton_poplar.instance_state import ModelInstanceState
             from triton_poplar.request import Request
+            from triton_poplar.sessions import limit_growth
 
         self._make_request = Request
         version_folder = Path(name_file(args["model_repository"]), args["model_version"])
@@ -154,6 +156,7 @@ class TritonPythonModel:
             self._sender = self._start(self._send_answers, "responses")
         # Loaded objects live as long as the model: exempt them from garbage collection.
         gc.freeze()
+        limit_growth(self._state)
         self._closed = threading.Event()
         self._start(self._run_housekeeping, "housekeeping")
         self._start(functools.partial(self._end_with_server, os.getppid()), "server watch")
@@ -202,6 +205,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Answer the requests in flight, then release the model."""
         self._closed.set()
+        GROWTH.stop()
         if self._forwards is not None:
             self._forwards.shutdown()
         self._instance.close()
@@ -264,10 +268,11 @@ class TritonPythonModel:
             request.reply.send(_answer(request))
 
     def _run_housekeeping(self) -> None:
-        """Update Triton's metrics and withdraw cancelled requests, at intervals, until the model is
-        unloaded."""
+        """Update the limit of memory and Triton's metrics, and withdraw cancelled requests, at
+        intervals, until the model is unloaded."""
         publish = _make_publisher(self._state, self._instance)
         while not self._closed.wait(HOUSEKEEPING_SECONDS):
+            GROWTH.look()
             try:
                 publish()
                 self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())

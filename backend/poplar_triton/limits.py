@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from popef._tools.control_groups import CONTROL_GROUPS
 from popef._tools.progress import PROC
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.resource_use import CONTROL_GROUPS, OF_THREADS, iter_group_uses
+from poplar_triton.serving.resource_use import OF_THREADS, iter_group_uses
 
 MAX_FILES = 1 << 16
 """Sufficient limit of open files; some systems allow a thousand million."""

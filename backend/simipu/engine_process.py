@@ -9,7 +9,7 @@ from dataclasses import replace
 from popef._tools.channel import Channel, answer_requests
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
-from popef._tools.memory import limit_addresses, limit_memory
+from popef._tools.memory import GROWTH, limit_addresses, limit_memory
 from simipu import errors
 from simipu.answers import encode_arrays, encode_error, encode_loaded
 from simipu.computed import ComputedGraph, GraphOptions, Lowered, Weights
@@ -48,6 +48,7 @@ class _Answerer:
             if loads:
                 return [encode_loaded(self._load(*question[1:]))]
             assert self._graph is not None
+            GROWTH.look()
             return [encode_arrays(self._graph.run(*question[1:]))]
         except (errors.LoadError, errors.RunError, errors.DeviceLostError) as error:
             return [encode_error(error)]
@@ -78,6 +79,7 @@ class _Answerer:
         threads = max(options.num_threads, cores)
         limit_memory(private)
         limit_addresses(private + held * _MAPPINGS + _LIBRARY_BYTES + threads * _THREAD_BYTES)
+        GROWTH.start(private)
         if isinstance(source, Trial):
             source.work()
             return ""

@@ -104,6 +104,6 @@ def describe_limit(seconds: float) -> str:
 def describe_memory(limit_bytes: int) -> str:
     """Return the error message of a run that ran out of memory."""
     return (
-        f"a run needed more than its limit of {limit_bytes} bytes of memory and was ended (the "
-        "limit is sim_memory_mib)"
+        f"a run needed more than its limit of {limit_bytes} bytes of memory, or than is free, "
+        "and was ended (the limit is sim_memory_mib)"
     )

@@ -48,6 +48,7 @@ from simipu.executable import ProgramKind as ProgramKind
 from simipu.executable import SimulatedExecutable as SimulatedExecutable
 from simipu.fixing import fix_inputs as fix_inputs
 from simipu.forks import FORKS as FORKS
+from simipu.isolation import OWN_BYTES as OWN_BYTES
 from simipu.isolation import Trial as Trial
 from simipu.isolation import try_in_child as try_in_child
 from simipu.known_files import KNOWN_FILES as KNOWN_FILES

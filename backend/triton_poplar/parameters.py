@@ -232,9 +232,10 @@ class Parameters:
         "MiB",
         0,
         (0, 1 << 24),
-        "memory limit for the values of a run or a load, without weights; 0: the memory of the "
-        "machine or the container. With ONNX Runtime before 1.23, the first model loaded in a "
-        "process sets the limit",
+        "memory limit for the values of a run or a load, without weights; 0: what the machine or "
+        "the container has. A run never takes more than [is free]"
+        "(operations.md#limits-of-time-and-memory). With ONNX Runtime before 1.23, the first model "
+        "loaded in a process sets the limit",
     )
     sim_load_sec: int = _number(
         "s",

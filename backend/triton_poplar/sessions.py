@@ -30,6 +30,7 @@ from model_runtime import (
 )
 from simipu import (
     KNOWN_FILES,
+    OWN_BYTES,
     FileLoad,
     ForeignExecutableError,
     GraphOptions,
@@ -49,7 +50,7 @@ from simipu import (
 
 import popef
 from popef._tools.file_state import FileState
-from popef._tools.memory import usable_memory_bytes
+from popef._tools.memory import GROWTH, usable_memory_bytes
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BackendState
@@ -111,11 +112,25 @@ def make_graph_options(state: ModelState) -> GraphOptions:
             OperatorLibrary.parse(each) for each in parameters.sim_custom_ops.split(",") if each
         ),
         ready_seconds=limit(parameters.sim_load_sec),
-        memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
+        memory_bytes=_find_memory_limit(state),
         caches=parameters.sim_graph_cache,
         accelerators=state.accelerators,
         falls_back=parameters.sim_accelerator_fallback,
     )
+
+
+def limit_growth(state: ModelState) -> None:
+    """Limit the private memory of this process, whose model has been loaded, to its limit for a
+    run and to what is free, of which each instance of the model may take an equal part at once. A
+    child process of sim_isolation limits its own."""
+    if state.parameters.sim_isolation == "none":
+        GROWTH.start(_find_memory_limit(state) + OWN_BYTES, state.instance_count)
+
+
+def _find_memory_limit(state: ModelState) -> int:
+    # What is free now is no limit of the model: files that were loaded within it would be unknown
+    # whenever less is free.
+    return state.parameters.sim_memory_mib << 20 or usable_memory_bytes()
 
 
 def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:

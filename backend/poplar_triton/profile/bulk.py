@@ -29,7 +29,9 @@ from simipu import CompileError
 
 from popef._tools.child import fork_child, wait_for
 from popef._tools.console import print_line
-from popef._tools.memory import usable_memory_bytes
+from popef._tools.control_groups import CONTROL_GROUPS, iter_groups
+from popef._tools.memory import spare_memory_bytes
+from popef._tools.progress import PROC
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.journal import Result, open_journal
@@ -228,7 +230,6 @@ def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
     wait_for((handle for worker in workers for handle in worker.handles), seconds)
 
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _LOOK_SECONDS = 1.0
 """Time between two looks at the clock."""
 
@@ -291,7 +292,7 @@ def work_off(
 def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratch: Path) -> Limits:
     """Return limits under which all child processes together fit into memory. A given memory limit
     reduces their number."""
-    usable, wanted = usable_memory_bytes(), jobs or usable_cores()
+    usable, wanted = spare_memory_bytes(), jobs or usable_cores()
     if memory_mib is None:
         return Limits(seconds, usable // wanted, wanted, scratch)
     fitting = max(1, usable // (memory_mib << 20))
@@ -300,15 +301,21 @@ def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratc
             f"running {fitting} processes instead of {wanted}, because --memory_limit applies "
             "to each"
         )
-        print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are available", stderr=True)
+        print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are free", stderr=True)
     return Limits(seconds, memory_mib << 20, min(wanted, fitting), scratch)
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, or that its container allows if that is
-    less."""
+def usable_cores(proc: Path = PROC, groups: Path = CONTROL_GROUPS) -> int:
+    """Return the number of cores that this process may use, or that the control groups around it
+    allow if that is less."""
     cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):
-        quota, period = _QUOTA.read_text().split()
-        cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    for folder, is_old in iter_groups(proc, groups):
+        with suppress(OSError, ValueError):
+            if is_old:
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                quota, period = ((folder / name).read_text() for name in names)
+            else:
+                quota, period = (folder / "cpu.max").read_text().split()
+            if int(quota) > 0:  # -1: unlimited
+                cores = min(cores, math.ceil(int(quota) / int(period)))
     return cores

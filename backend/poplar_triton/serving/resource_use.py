@@ -15,19 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from popef._tools.control_groups import CONTROL_GROUPS, iter_groups, read_memory
 from popef._tools.progress import PROC
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MAX_SHARE = 0.85
 """Maximum share of a limit. The rest may be needed at the next load of a model."""
 _THREADS = re.compile(r"^Threads:\s+(\d+)$", re.MULTILINE)
 _MEMORY = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
-_FIELD = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
 OF_THREADS = "threads and processes of the control group"
 _KIB, _MIB = 1 << 10, 1 << 20
-_MAX_DEPTH = 32
-"""Maximum number of levels of nested control groups that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,14 @@ def find_shortage(
 def iter_group_uses(proc: Path, groups: Path) -> Iterator[tuple[str, int, int, int]]:
     """Yield each resource that a control group limits: its name, how much of it is used, its limit,
     and the unit in which both are shown."""
-    for folder, is_old in _iter_groups(proc, groups):
+    for folder, is_old in iter_groups(proc, groups):
         with suppress(OSError, ValueError):
             used, limit = (
                 int((folder / name).read_text()) for name in ("pids.current", "pids.max")
             )
             yield OF_THREADS, used, limit, 1
-        with suppress(OSError, ValueError):
-            yield "MiB of memory of the control group", *_read_memory(folder, is_old=is_old), _MIB
+        with suppress(OSError, ValueError, KeyError):
+            yield "MiB of memory of the control group", *read_memory(folder, is_old=is_old), _MIB
 
 
 def _iter_memory_uses(shared_memory: Path) -> Iterator[tuple[str, int, int, int]]:
@@ -89,33 +86,6 @@ def _iter_memory_uses(shared_memory: Path) -> Iterator[tuple[str, int, int, int]
         status = os.statvfs(shared_memory)
         used = (status.f_blocks - status.f_bfree) * status.f_frsize
         yield f"MiB of {shared_memory}", used, status.f_blocks * status.f_frsize, _MIB
-
-
-def _read_memory(folder: Path, *, is_old: bool) -> tuple[int, int]:
-    """Return used bytes and the limit. Pages of files do not count, because the kernel reclaims
-    them when it needs them."""
-    current, limit, prefix = (
-        ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_")
-        if is_old
-        else ("memory.current", "memory.max", "")
-    )
-    num_bytes, max_bytes = (int((folder / name).read_text()) for name in (current, limit))
-    fields = dict(_FIELD.findall((folder / "memory.stat").read_text()))
-    files = sum(int(fields[f"{prefix}{name}_file"]) for name in ("active", "inactive"))
-    return num_bytes - files, max_bytes
-
-
-def _iter_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of the control groups of this process, the inner before the outer, and
-    whether they are of version 1. Version 1 has a tree for each kind of limit."""
-    with suppress(OSError, ValueError):
-        for line in (proc / "self" / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            for controller in controllers.split(","):
-                if controller in ("", "pids", "memory"):
-                    inner = Path(path.lstrip("/"))
-                    for group in (inner, *inner.parents)[:_MAX_DEPTH]:
-                        yield groups / controller / group, bool(controller)
 
 
 class LeakMeter:

@@ -16,7 +16,7 @@ from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 
 from popef._tools.arguments import positive
 from popef._tools.child import ChildProcess, fork_child
-from popef._tools.memory import usable_memory_bytes
+from popef._tools.memory import spare_memory_bytes
 from poprt.cli.entry import Form, Option, Takes, Use
 
 Command = Callable[[argparse.Namespace], int]
@@ -36,7 +36,7 @@ LIMITS = (
     ),
     Option(
         "memory_limit",
-        "memory that the work may take (default: what the machine has)",
+        "memory that the work may take (default: what is free)",
         Takes(Form.VALUE, "MIB", positive),
         Use.OURS,
     ),
@@ -55,7 +55,7 @@ def supervised(command: Command) -> Command:
     def run(options: argparse.Namespace) -> int:
         if not getattr(options, "own_process", False):
             return command(options)
-        most = options.memory_limit << 20 if options.memory_limit else usable_memory_bytes()
+        most = options.memory_limit << 20 if options.memory_limit else spare_memory_bytes()
 
         def work() -> int:
             with naming_memory(most):

@@ -478,7 +478,7 @@ def test_wrong_calls(words, message, capsys):
 def test_all_at_once_take_no_more_memory_than_there_is(
     monkeypatch, tmp_path, jobs, limit_mib, expected
 ):
-    monkeypatch.setattr(bulk, "usable_memory_bytes", lambda: 8192 << 20)
+    monkeypatch.setattr(bulk, "spare_memory_bytes", lambda: 8192 << 20)
     monkeypatch.setattr(bulk, "usable_cores", lambda: 3)
     limits = bulk.choose_limits(jobs, 60, limit_mib, tmp_path)
     assert (limits.jobs, limits.memory_bytes >> 20) == expected
@@ -489,7 +489,14 @@ def test_all_at_once_take_no_more_memory_than_there_is(
     ("quota", "cores"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", 64), ("", 64)]
 )
 def test_cores_are_what_the_container_is_allowed(monkeypatch, tmp_path, quota, cores):
-    (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(bulk, "_QUOTA", tmp_path / "cpu.max")
+    """The limit is that of a group around the process's own, of version 2 or 1."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert bulk.usable_cores() == cores
+    for version, line in (("2", "0::/a/b"), ("1", "3:cpuacct,cpu:/a/b")):
+        proc, group = tmp_path / version, tmp_path / version / ("cpu" * (version == "1")) / "a"
+        for folder in (proc / "self", group / "b"):
+            folder.mkdir(parents=True)
+        (proc / "self" / "cgroup").write_text(line)
+        (group / "cpu.max").write_text(quota)
+        for name, part in zip(("quota", "period"), quota.split(), strict=False):
+            (group / f"cpu.cfs_{name}_us").write_text(part.replace("max", "-1"))
+        assert bulk.usable_cores(proc, proc) == cores
