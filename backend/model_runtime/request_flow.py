@@ -337,6 +337,12 @@ class RequestFlow:
                     withdrawn.append(request.owner)
         return withdrawn
 
+    def find_running(self) -> list[Any]:
+        """Return the owners of the requests that have rows in the current run."""
+        with self.queues.lock:
+            read = self.queues.rows_read
+            return [request.owner for request in self._requests if request.first_row < read]
+
     def start(self, name: str = "session") -> None:
         """Start the session thread, which ends with `stop`, `abandon` or the interpreter.
 

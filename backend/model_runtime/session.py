@@ -413,6 +413,19 @@ class Session(CompiledModel):
         if engine is not None:
             engine.cancel()
 
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """End the current run, whose rows are lost; later runs are as before (our addition).
+
+        Any thread may call this; it does not wait for the end of the run.
+
+        Args:
+            is_unwanted: called once no later run can be ended in the place of the current one; if
+                it returns False, nothing happens.
+        """
+        engine = self._engine
+        if engine is not None:
+            engine.end_run(is_unwanted)
+
     def _run(
         self,
         work: Work,

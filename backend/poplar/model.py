@@ -146,7 +146,7 @@ class TritonPythonModel:
             self._state,
             args["model_instance_name"],
             respond,
-            lambda request: request.reply.is_cancelled(),
+            _is_cancelled,
         )
         pb_utils.Logger.log_info(
             f"[poplar] {escape(self._instance.name)}: numerics "
@@ -268,14 +268,15 @@ class TritonPythonModel:
             request.reply.send(_answer(request))
 
     def _run_housekeeping(self) -> None:
-        """Update the limit of memory and Triton's metrics, and withdraw cancelled requests, at
-        intervals, until the model is unloaded."""
+        """Update the limit of memory and Triton's metrics, withdraw cancelled requests and end runs
+        of which all are, at intervals, until the model is unloaded."""
         publish = _make_publisher(self._state, self._instance)
         while not self._closed.wait(HOUSEKEEPING_SECONDS):
             GROWTH.look()
             try:
                 publish()
-                self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
+                self._instance.withdraw_cancelled(_is_cancelled)
+                self._instance.end_unwanted_run(_is_cancelled)
             except pb_utils.TritonModelException as error:
                 pb_utils.Logger.log_warn(f"[poplar] housekeeping: {error}")
 
@@ -289,6 +290,11 @@ class TritonPythonModel:
             if os.getppid() != server:
                 time.sleep(ORPHANED_SECONDS)
                 os._exit(1)
+
+
+def _is_cancelled(request: Request) -> bool:
+    """Return whether a request's client has gone."""
+    return bool(request.reply.is_cancelled())
 
 
 class _Reply:

@@ -5,7 +5,7 @@ computes it for clients."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -213,6 +213,10 @@ class GuardedGraph:
     def cancel(self) -> None:
         """Cancel the run in flight."""
         self.graph.cancel()
+
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """End the run in flight if it is unwanted."""
+        self.graph.end_run(is_unwanted)
 
     def close(self) -> None:
         """Release the graph."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -149,6 +149,11 @@ class ComputedGraph(Protocol):
         """Cancel the run in flight, from any thread: it and all later runs raise
         RunCancelledError."""
 
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """Have the run in flight raise RunUnwantedError, from any thread, without waiting; later
+        runs are not affected. `is_unwanted` is called when no other run can be ended in its place,
+        perhaps in another thread: if it returns False, nothing happens."""
+
     def close(self) -> None:
         """Release everything that the graph holds."""
 
@@ -212,6 +217,7 @@ class OrtGraph:
         self._last: tuple[onnxruntime.RunOptions, int] | None = None
         """Options of the last run, with the number of the watchdog's looks at its start."""
         self._cancelled = False
+        self._unwanted: onnxruntime.RunOptions | None = None
         self._memory = BoundMemory(self._session)
         self._on_cpu = tuple(providers) == (CPU_PROVIDER,)
 
@@ -243,6 +249,8 @@ class OrtGraph:
                 results = self._memory.run(names, feeds, out, options)
         except ORT_ERRORS as error:
             self._check_cancelled()
+            if options is self._unwanted:
+                raise errors.RunUnwantedError(errors.UNWANTED) from error
             if options.terminate:
                 raise errors.RunTimeoutError(errors.describe_limit(self._limit_seconds)) from error
             if _lacked_memory(error):
@@ -259,6 +267,18 @@ class OrtGraph:
         # checked.
         self._cancelled = True
         self._run_options.terminate = True
+
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """End the run at its next operator if it is unwanted."""
+
+        def find_run() -> onnxruntime.RunOptions | None:
+            options = self._run_options
+            if not is_unwanted():
+                return None
+            self._unwanted = options
+            return options
+
+        WATCHDOG.end_soon(find_run)
 
     def close(self) -> None:
         """Do nothing: the session ends with its last reference."""

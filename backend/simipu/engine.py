@@ -141,6 +141,12 @@ class Engine:
         for main in self._mains.copy().values():
             main.graph.cancel()
 
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """Have the run in flight raise RunUnwantedError, from any thread, without waiting, if
+        `is_unwanted` returns True (`ComputedGraph.end_run`). Later runs are not affected."""
+        for main in self._mains.copy().values():
+            main.graph.end_run(is_unwanted)
+
     def forget_parent(self) -> None:
         """Leave the built programs to the parent process after a fork. The first run of each
         program builds it again."""

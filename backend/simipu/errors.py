@@ -90,6 +90,11 @@ class RunCancelledError(SimIpuError):
     it."""
 
 
+class RunUnwantedError(SimIpuError):
+    """A run was ended because nobody waits for its results any more. Later runs are as before."""
+
+
+UNWANTED = "the run was ended: its clients have cancelled"
 CANCELLED = "the run was cancelled: its session was stopped"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,6 +120,8 @@ class IsolatedGraph:
         self.kernels = ""
         self._loaded = False
         self._cancelled = False
+        self._beginning = threading.Lock()
+        self._unwanted: AnsweringChild | None = None
         self._answered_at = time.monotonic()
         FORKS.watch(self)
         self._start()
@@ -138,6 +141,8 @@ class IsolatedGraph:
         """Compute in the child. Raises DeviceLostError if it died, RunTimeoutError if it had to be
         killed."""
         self._check_cancelled()
+        with self._beginning:
+            pass
         if self._child.process.has_ended() or self._stalls_idle():
             # It died, or was stopped, between two runs: no row is lost.
             self._replace()
@@ -163,6 +168,15 @@ class IsolatedGraph:
         """Kill the child, and with it the run; no other child replaces it."""
         self._cancelled = True
         self._child.process.kill()
+
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """Kill the child if its run is unwanted; another one replaces it."""
+        # A run that begins waits for the lock, and finds that the child has ended.
+        with self._beginning:
+            child = self._child
+            if is_unwanted():
+                self._unwanted = child
+                child.process.kill()
 
     def close(self) -> None:
         """Kill the child. A graph that is dropped without `close` does the same some time later."""
@@ -256,7 +270,10 @@ class IsolatedGraph:
             ) from None
         except (*LOST, AnswerError) as error:
             self._check_cancelled()
+            is_unwanted = self._child is self._unwanted
             status = self._replace()
+            if is_unwanted:
+                raise errors.RunUnwantedError(errors.UNWANTED) from None
             how, by_signal, from_outside = f"died ({_describe(status)})", status < 0, False
             if isinstance(error, StalledError):
                 how, by_signal, from_outside = str(error), True, True

@@ -294,6 +294,11 @@ class BranchedGraph:
         for graph in self._graphs:
             graph.cancel()
 
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """End the run in flight, of any branch, if it is unwanted."""
+        for graph in self._graphs:
+            graph.end_run(is_unwanted)
+
     def close(self) -> None:
         """Close the graphs of all branches."""
         for graph in self._graphs:

@@ -9,7 +9,7 @@ are rejected.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from io import BytesIO
@@ -71,6 +71,7 @@ class OpenVinoGraph:
         self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
         self._run = EndedBy(self._request.cancel)
         self._cancelled = False
+        self._unwanted: EndedBy | None = None
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute the outputs called `names`."""
@@ -94,6 +95,18 @@ class OpenVinoGraph:
         # The order matters: a run that has not seen the flag yet stored itself before it checked.
         self._cancelled = True
         self._run.terminate = True
+
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """End the run at its next node if it is unwanted."""
+
+        def find_run() -> EndedBy | None:
+            run = self._run
+            if not is_unwanted():
+                return None
+            self._unwanted = run
+            return run
+
+        WATCHDOG.end_soon(find_run)
 
     def close(self) -> None:
         """Do nothing: the compiled graph ends with its last reference."""
@@ -120,6 +133,8 @@ class OpenVinoGraph:
             raise errors.RunMemoryError(errors.describe_memory(self._memory_bytes)) from error
         except RuntimeError as error:
             self._check_cancelled()
+            if run is self._unwanted:
+                raise errors.RunUnwantedError(errors.UNWANTED) from error
             if run.terminate:
                 raise errors.RunTimeoutError(errors.describe_limit(self._limit_seconds)) from error
             if "cancel" in str(error).lower():

@@ -8,7 +8,7 @@ deviate from the standard. A run that needs the answer of such an operator is re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,9 @@ class ReferenceGraph:
 
     def cancel(self) -> None:
         """Do nothing: the caller ends the process to cancel a run."""
+
+    def end_run(self, is_unwanted: Callable[[], bool]) -> None:
+        """Do nothing: the caller ends the process to end a run."""
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -98,6 +99,17 @@ class Watchdog:
             # This is a daemon thread, which Python freezes soon; freezing it on its way out of ONNX
             # Runtime would abort the process.
             raise SystemExit
+
+    def end_soon(self, find_run: Callable[[], Ending | None]) -> None:
+        """Have the thread end the run that `find_run` returns, if any. A run that begins after
+        `find_run` was called has another `Ending`, and goes on."""
+        self.soon(partial(self._end_found, find_run))
+
+    def _end_found(self, find_run: Callable[[], Ending | None]) -> None:
+        self.num_looks += 1
+        run = find_run()
+        if run is not None:
+            run.terminate = True
 
     def soon(self, errand: Callable[[], object]) -> None:
         """Have the thread call `errand`, which may wait a little; `start` must have been called in

@@ -3,6 +3,7 @@ requests through them."""
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from model_runtime import (
     take_next_run,
 )
 from model_runtime.pvti import Graph, Trace
-from simipu.errors import LoadError, SimIpuError
+from simipu.errors import LoadError, RunUnwantedError, SimIpuError
 
 import popef
 from popef._tools.arrays import Array
@@ -47,7 +48,7 @@ MAX_UNCOUNTED = 1024
 """Maximum number of answered requests that the statistics do not contain yet."""
 MAX_PART_SECONDS = 0.1
 """Duration of the part of a long call that is answered before the rest is computed."""
-CANCELLED = "the client cancelled the request while it waited"
+CANCELLED = "the client cancelled the request while it waited or was computed"
 OVERLOADED = (
     "is overloaded: responses came too late, so the backend rejected this request and all "
     "other waiting requests; try again later"
@@ -85,6 +86,9 @@ class ModelInstanceState:
         self._answered: deque[tuple[int, int, int, str]] = deque()
         self._rows_freed = threading.Condition()
         self._waiting_rows = 0
+        self._running_lock = threading.Lock()
+        self._running: Sequence[Request] = ()
+        self._ran_before: Sequence[Request] = ()
         started = time.monotonic()
         model_state.creation_delay()
         self._failures, self._drains = RateLimitedWarnings(name), RateLimitedWarnings(name)
@@ -287,7 +291,12 @@ class ModelInstanceState:
         started_ns = time.perf_counter_ns()
         for request in requests:
             request.started_ns = started_ns
-        outcomes = compute_joined(self.session, requests, started_ns, out)
+        self._running = requests
+        try:
+            outcomes = list(compute_joined(self.session, requests, started_ns, out))
+        finally:
+            with self._running_lock:  # whoever asks for a client must not use a request afterwards
+                self._running = ()
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._fail(request, outcome)
@@ -368,6 +377,23 @@ class ModelInstanceState:
         ):
             done(CancelledError(CANCELLED))
 
+    def end_unwanted_run(self, is_cancelled: Callable[[Request], bool]) -> None:
+        """End the run in flight if the clients of all its requests have cancelled. It has lasted
+        since the last call, at least: so only runs that are longer than the time between two calls
+        cost a look at their clients."""
+        with self._running_lock:
+            running, before = self._find_running(), self._ran_before
+            self._ran_before = running
+            is_old = bool(running) and _are_same(running, before)
+            if not is_old or not all(map(is_cancelled, running)):
+                return
+        self.session.end_run(lambda: _are_same(self._find_running(), running))
+
+    def _find_running(self) -> Sequence[Request]:
+        """Return the requests that are computed now."""
+        owners = self._running or [owner for owner, _ in self._request_flow.find_running()]
+        return [owner for owner in owners if owner is not None]
+
     def close(self) -> None:
         """Stop the instance. Requests without an answer get UNAVAILABLE, the device is released,
         and the trace is written."""
@@ -407,6 +433,8 @@ class ModelInstanceState:
     def _fail(self, request: Request, error: Exception) -> None:
         """Answer with an error, and log it unless the request was cancelled or the session
         stopped."""
+        if isinstance(error, RunUnwantedError):
+            error = CancelledError(CANCELLED)
         request.fail_run(error)
         if not isinstance(error, (CancelledError, StoppedError)):
             self._failures.warn(request.error)
@@ -527,6 +555,10 @@ class RequestCollection:
             last = not self._num_unanswered
         if last:
             self._report(self._requests, self.arrived_ns)
+
+
+def _are_same(requests: Sequence[Request], others: Sequence[Request]) -> bool:
+    return len(requests) == len(others) and all(map(operator.is_, requests, others))
 
 
 def _open_session(model_state: ModelState) -> Session:

@@ -23,7 +23,7 @@ ERROR_KINDS = tuple("bad_request run timeout device_lost cancelled stopped drain
 - run: failed in its run, for instance through an index outside a table
 - timeout: its run took longer than the limit
 - device_lost: the engine's process died
-- cancelled: by the client, while it waited
+- cancelled: by the client, while it waited or was computed
 - stopped: the model was unloaded first
 - drained: refused with a backlog under overload
 - expired: waited longer in the backend than its timeout, or than the queue policy's
