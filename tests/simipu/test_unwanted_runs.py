@@ -6,7 +6,6 @@ import threading
 import hostile_graphs as hostile
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from simipu import Device, Engine, GraphOptions, SimulatedExecutable
 from simipu.errors import RunCancelledError, RunUnwantedError
 from waiting import PATIENCE_SECONDS
@@ -15,27 +14,12 @@ ONES = [np.ones(4, np.float32)]
 LONG = [np.full(4, 2.0**31 - 1, np.float32)]
 
 
-def counted_loop():
-    """Return a loop of x + x whose trip count is the first number of x, less 1."""
-    model = hostile.endless_loop(condition="And")
-    graph = model.graph
-    loop = graph.node[0]
-    nodes = [
-        helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0),
-        helper.make_node("Cast", ["least"], ["count"], to=TensorProto.INT64),
-    ]
-    loop.input[0] = "count"
-    del graph.node[:]
-    graph.node.extend([*nodes, loop])
-    return model
-
-
 @pytest.fixture
 def open_engine():
     engines = []
 
     def build(isolated=False):
-        executable = hostile.make_executable(counted_loop())
+        executable = hostile.make_executable(hostile.counted_loop())
         executable = SimulatedExecutable.deserialize(executable.serialize())
         options = GraphOptions(1, limit_seconds=PATIENCE_SECONDS)
         engine = Engine(

@@ -116,6 +116,21 @@ def countless_loop() -> onnx.ModelProto:
     return model
 
 
+def counted_loop() -> onnx.ModelProto:
+    """Return a loop of x + x whose trip count is the smallest number of x."""
+    model = endless_loop(condition="And")
+    graph = model.graph
+    loop = graph.node[0]
+    nodes = [
+        helper.make_node("ReduceMin", ["x"], ["least"], keepdims=0),
+        helper.make_node("Cast", ["least"], ["count"], to=TensorProto.INT64),
+    ]
+    loop.input[0] = "count"
+    del graph.node[:]
+    graph.node.extend([*nodes, loop])
+    return model
+
+
 def nested_loops(trips: int = 1 << 30) -> onnx.ModelProto:
     """Return a model with a loop in a loop, each of which alone ends in time."""
     model = endless_loop(trips)

@@ -98,16 +98,21 @@ def write_damaged(folder: Path, number: int) -> None:
 
 def write_graph(folder: Path, name: str, number: int) -> None:
     """Write the model folder of one of `GRAPHS`."""
+    write_folder(folder, GRAPHS[name]())
+    _set_mode(folder, number)
+
+
+def write_folder(folder: Path, model: onnx.ModelProto, parameters: str = "") -> None:
+    """Write the model folder of a graph from x to y, with parameters of its configuration."""
     (folder / "1").mkdir(parents=True)
-    write_executable(folder / "1" / "executable.popef", hostile.make_executable(GRAPHS[name]()))
+    write_executable(folder / "1" / "executable.popef", hostile.make_executable(model))
     tensors = [
         f'{kind} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [4] }} ]'
         for kind, tensor in (("input", "x"), ("output", "y"))
     ]
     (folder / "config.pbtxt").write_text(
-        "\n".join(['backend: "poplar"', *tensors, "parameters {}"])
+        "\n".join(['backend: "poplar"', *tensors, f"parameters {{{parameters}}}"])
     )
-    _set_mode(folder, number)
 
 
 def _set_mode(folder: Path, number: int) -> None:
