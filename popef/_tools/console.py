@@ -98,7 +98,7 @@ def _guard(
             return INTERRUPTED
         with suppress(OSError):
             _flush()
-        text = _describe(error, options, expected)
+        text = escape(shorten_words(_describe(error, options, expected)))
         if tell is None:
             _report(program, error, text)
         else:

@@ -9,6 +9,7 @@ valid.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ _PICKLE_PROTOCOLS = range(2, 6)
 _MAX_SAFETENSORS_HEADER = 100_000_000
 """Maximum size of the header of a safetensors file, by its specification."""
 _MAX_SHOWN = 40
+_REFUSAL = re.compile(
+    r"(\d{3}\b|(\w+ )?not found\b|error\b|access denied\b|invalid )", re.IGNORECASE
+)
+"""Beginning of a line by which stores refuse a download. No other contents are shown: the error of
+a model reaches the clients of a server, and its file may be a link to one that they may not
+read."""
 
 
 def recognize_file(path: str | os.PathLike[str]) -> FileKind | None:
@@ -145,7 +152,7 @@ def recognize_substitute(head: bytes) -> FileKind | None:
     Raw numbers never begin so.
     """
     kind = recognize(head)
-    names = ("pointer", "page", "XML")
+    names = ("pointer", "page", "XML", "answer")
     return kind if kind is not None and any(name in kind.name for name in names) else None
 
 
@@ -199,11 +206,12 @@ def _recognize_text(head: bytes) -> FileKind | None:
         return FileKind("an XML document, as stores answer errors", _AGAIN)
     if not text or not all(letter.isprintable() or letter in "\r\n\t" for letter in text):
         return None
-    line = text.splitlines()[0][:_MAX_SHOWN]
     if text.startswith(("{", "[")):
-        advice = f"{_AGAIN}, or give the model"
-        return FileKind(f"JSON text ({line!r})", advice)
-    return FileKind(f"a text file ({line!r})", "give the model")
+        return FileKind("JSON text", f"{_AGAIN}, or give the model")
+    line = text.splitlines()[0]
+    if len(line) <= _MAX_SHOWN and _REFUSAL.match(line):
+        return FileKind(f"the answer of a store ({line!r})", _AGAIN)
+    return FileKind("a text file", "give the model")
 
 
 def _recognize_binary(head: bytes) -> FileKind | None:

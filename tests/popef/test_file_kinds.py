@@ -34,6 +34,26 @@ def test_only_what_a_tool_has_left_takes_the_place_of_numbers(word):
     assert (recognize_substitute(FILES[word]) is not None) == is_left
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"root:secret:0:0\n", b"secret", b'{"secret": 1}', b"secret page pointer XML", b"#!/secret"],
+)
+def test_what_is_in_another_file_is_not_shown(content, tmp_path):
+    """The error of a model that is a link to it reaches the clients of a server."""
+    (tmp_path / "foreign").write_bytes(content)
+    (tmp_path / "executable.popef").symlink_to("foreign")
+    with pytest.raises(popef.PopefError) as raised:
+        popef.Reader().parseFile(tmp_path / "executable.popef")
+    assert "secret" not in str(raised.value)
+    assert recognize_substitute(content) is None
+
+
+@pytest.mark.parametrize("content", [b"404: Not Found", b"Entry not found", b"Access denied\n"])
+def test_the_answer_of_a_store_is_shown(content):
+    assert content.decode().strip() in recognize(content).name
+    assert recognize_substitute(content) is not None
+
+
 def test_our_own_kinds_are_known(compile_popef, tmp_path):
     file = compile_popef(linear_model())
     assert recognize_file(file) == POPEF

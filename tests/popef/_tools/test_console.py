@@ -90,6 +90,16 @@ def test_a_defect_is_one_line_as_well_and_says_how_to_report_it(capsys, monkeypa
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_name_of_a_megabyte_is_not_printed_whole(capsys):
+    def fail(_):
+        raise PopefError(f"node '{'n' * 1_000_000}' is wrong")
+
+    assert call(fail) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 500
+    assert line.endswith("n' is wrong")
+
+
 def test_a_childs_lines_come_before_ours(capsys):
     assert call(fail(ChildError("it failed")), expected=(ChildError,)) == 1
     assert capsys.readouterr().err.splitlines() == [
