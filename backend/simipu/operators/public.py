@@ -9,6 +9,7 @@ from simipu.operators.formulas.work import Layer as Layer
 from simipu.operators.graphcore_domain import CHIP_OPERATORS as CHIP_OPERATORS
 from simipu.operators.graphcore_domain import TYPED as TYPED
 from simipu.operators.graphcore_domain import has_past as has_past
+from simipu.operators.ranges import find_attribute_fault as find_attribute_fault
 from simipu.operators.table import IPU_COPY as IPU_COPY
 from simipu.operators.table import OPERATORS as OPERATORS
 from simipu.operators.table import find_operator as find_operator

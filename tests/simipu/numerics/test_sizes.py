@@ -5,7 +5,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from poprt.passes.admission.checks import CheckOperators
 from simipu import SimIpuError
+from simipu.errors import CompileError
 from unchecked_programs import compute, make_program
 
 I64, F = TensorProto.INT64, TensorProto.FLOAT
@@ -212,3 +214,14 @@ def test_a_size_of_any_value_is_right_or_an_error(case, engine):
             expected = expect(value)
             assert expected is not None, f"{value}: expected an error, found {result}"
             np.testing.assert_allclose(result, expected, 1e-6, 1e-6, err_msg=f"{value}")
+
+
+@pytest.mark.parametrize(("op_type", "name"), [("Softmax", "axis"), ("Hardmax", "axis")])
+@pytest.mark.parametrize("value", [2**40, -(2**63), 64])
+def test_the_compiler_rejects_attributes_as_the_backend_does(op_type, name, value):
+    node = helper.make_node(op_type, ["x"], ["y"], **{name: value})
+    tensors = [helper.make_tensor_value_info(tensor, F, [2, 3]) for tensor in "xy"]
+    graph = helper.make_graph([node], "graph", tensors[:1], tensors[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with pytest.raises(CompileError, match=f"attribute '{name}': expected .* found {value}"):
+        CheckOperators().run(model)

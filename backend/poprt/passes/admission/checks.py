@@ -30,7 +30,7 @@ from onnxgraph import (
 )
 from simipu import CompileError, CompileMemoryError, GraphOptions, is_library_domain, measure
 from simipu.numerics import OLDEST_OPSET, QUARTERS
-from simipu.operators import CHIP_OPERATORS, operator_of
+from simipu.operators import CHIP_OPERATORS, find_attribute_fault, operator_of
 
 from poprt.passes.admission.ipu_operators import Forms, describe_missing, find_refused_attributes
 from poprt.passes.folding.elimination import RemoveDuplicatedInitializer
@@ -75,7 +75,7 @@ class CheckOperators(ImmutablePass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check all nodes. Raise CompileError at the first unsupported operator, and at the first
-        node that does not match its operator."""
+        node that does not match its operator or has a number that the backend rejects."""
         forms = Forms(find_opset(model, OLDEST_OPSET))
         for node in iter_nodes(model.graph):
             if not _is_known(node):
@@ -88,6 +88,8 @@ class CheckOperators(ImmutablePass):
                     f"{_ADVICE.get(node.domain, '')}"
                 )
             forms.check(node)
+            if fault := find_attribute_fault(node):
+                raise CompileError(f"node {describe_node(node)}: {fault}")
         return model
 
 
