@@ -51,4 +51,4 @@ def test_a_model_is_served_from_a_folder_whose_name_is_no_ascii(server, model):
 def test_an_error_has_the_path_as_it_is(server):
     (reason,) = server.failed_models().values()
     assert str(Path(server.model_repository, "broken", "1", "executable.popef")) in reason
-    assert "found a text file;" in reason
+    assert "got a text file;" in reason
