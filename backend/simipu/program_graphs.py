@@ -255,7 +255,7 @@ def _lower_from_sources(
 ) -> tuple[onnx.ModelProto, dict[str, Array], dict[str, str]]:
     """Lower a model like `lower_model`, and return for each weight that it reads also the one of
     `weights` whose data it is, unless the graph holds values of that one, too."""
-    lowered = lower(model, numerics, inferred, kernels, saturates)
+    lowered = lower(model, numerics, inferred, kernels, saturates, weights)
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)

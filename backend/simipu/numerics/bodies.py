@@ -3,11 +3,11 @@ Runtime computes wrongly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxgraph import (
     Tape,
     attribute,
@@ -20,6 +20,7 @@ from onnxgraph import (
     replace_nodes,
 )
 
+from popef._tools.arrays import Array
 from simipu.numerics.kernels import Dims
 from simipu.operators import operator_of
 from simipu.operators.entry import Body, GraphContext
@@ -35,6 +36,21 @@ def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
                 found[node.output[0]] = value
     return {name: tensor for name, tensor in found.items() if has_data(tensor)}
+
+
+def find_stored(
+    model: onnx.ModelProto, weights: Mapping[str, Array]
+) -> Callable[[str], Array | None]:
+    """Return a function that returns the values of an initializer of any size, or None for another
+    tensor; `weights` has those without data."""
+    tensors = find_constants(model.graph)
+
+    def stored(name: str) -> Array | None:
+        if name in weights:
+            return weights[name]
+        return numpy_helper.to_array(tensors[name]) if name in tensors else None
+
+    return stored
 
 
 def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:

@@ -11,7 +11,7 @@ Runtime lacks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,13 @@ from onnxgraph import (
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
-from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
+from simipu.numerics.bodies import (
+    declare_scans,
+    find_constants,
+    find_stored,
+    needs_bodies,
+    put_bodies,
+)
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.exceptions import check_floats
 from simipu.numerics.functions import Table, compute_float, find_tables, function_of, tabulate
@@ -90,6 +96,7 @@ def lower(
     inferred: onnx.ModelProto | None = None,
     kernels: KernelUse = KernelUse.NONE,
     saturates: Saturates | None = None,
+    weights: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> onnx.ModelProto:
     """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics`
     one that rounds nowhere on the way. Operators with a replacement in the operator table are
@@ -97,6 +104,7 @@ def lower(
 
     `inferred` is the result of `infer_shapes` for the model, if already known. `saturates`:
     which products of 8 bits saturate (default: those that do on this machine's processor).
+    `weights`: the values of initializers without data, as far as they are known.
 
     Graph inputs and outputs keep their names and types; places are removed. A model with nothing to
     replace is returned unchanged. Narrow initializers without data (constants and device variables)
@@ -105,9 +113,11 @@ def lower(
     """
     saturates = saturates or (lambda _node: products_saturate())
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels, saturates)
+    lowering.stored = find_stored(model, weights or {})
     if (expanded := lowering.expand_recurrences(model)) is not None:
         model = expanded
         lowering = _Lowering.of(infer_shapes(model), numerics, kernels, saturates)
+        lowering.stored = find_stored(model, weights or {})
     version = find_opset(model, OLDEST_OPSET)
     around = lowering.context(version)
     has_bodies = needs_bodies(model.graph, around)
@@ -155,6 +165,8 @@ class _Lowering:
     shapes: dict[str, Shape] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    stored: Callable[[str], npt.NDArray[Any] | None] = lambda _name: None
+    """Values of an initializer of any size."""
     weights: set[str] = field(default_factory=set)
     """Weights and parts of them: their 8-bit data are codes."""
     from_quarters: set[str] = field(default_factory=set)
@@ -339,6 +351,7 @@ class _Lowering:
             self.shapes,
             self.types,
             constants=self.constants,
+            stored=self.stored,
             saturates=self.saturates,
         )
 

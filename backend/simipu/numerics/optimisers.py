@@ -9,6 +9,10 @@ anything else, or with shapes and constants that are not known, goes without.
     factors   finite floats of a common size, not 0, around a MatMul
     integers  one scale, or one for each column, of a product with unsigned integers on the left
     tables    norms over the last axis, which the sum with a residual or of rows of tables precedes
+    biases    no bias of floats of a quantised product
+    pairs     QuantizeLinear behind a DequantizeLinear has its scale and zero point
+    spread    no body reads a computed tensor; int8 only where a type is no attribute
+    turned    no output is turned and then quantised
 """
 
 from __future__ import annotations
@@ -19,7 +23,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import attribute, find_makers, infer_shapes, iter_graphs, iter_nodes
+from onnxgraph import (
+    attribute,
+    find_makers,
+    find_opset,
+    infer_shapes,
+    iter_bodies,
+    iter_graphs,
+    iter_nodes,
+    used_names,
+)
 
 from popef._tools.arrays import Array
 from simipu.numerics.bodies import find_constants
@@ -30,19 +43,30 @@ Weights = Mapping[str, Array]
 ALWAYS = ("DivMulFusion", "FuseReluClip", "GemmTransposeFusion")
 """1 / x * y as y / x loses the rank of the 1, and is wrong for integers; a Relu in front of a Clip
 of doubles, and a Gemm whose result is an output, end the creation of the session."""
+QUANTISED = ("EliminateIdentity",)
+"""Optimisers left out of every graph with quantised tensors, in which an Identity stands where an
+operator must stay one of floats (`operators.quantized_operands`)."""
 NORMS = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 RESIDUAL_NORMS = ("SkipLayerNormFusion", "BiasSkipLayerNormFusion", "EmbedLayerNormFusion")
 FACTORS = ("MatMulScaleFusion",)
 INTEGERS = ("MatMulIntegerToFloatFusion",)
 COLUMN_NORMS = ("MatMul_BatchNormalization_Fusion",)
+BIASES = ("WeightBiasQuantization",)
+PAIRS = ("DoubleQDQPairsRemover",)
+SPREAD = ("QDQPropagationTransformer",)
+TURNED = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
 _PASSED = ("Cast", "Dropout", "Identity")
 """Operators that other optimisers may remove between the nodes of a pattern: a question of these
 rules alone."""
 _MOVES = ("Reshape", "Transpose")
 """Operators that may stand between a product and the norm of its columns, in that pattern alone."""
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+"""Operators with a bias as third input: a question of this rule alone."""
 _OPERANDS = 2
 _SQUARE = 2.0
 """Exponent of a norm."""
+_TYPED_OPSET = 21
+"""First opset in which QuantizeLinear has its type as an attribute."""
 _MAX_FACTOR = 2.0**40
 """Largest factor, and 1 by the least, that is moved into a product: its sums stay finite where the
 scaled operands do, for values that networks have."""
@@ -61,8 +85,12 @@ def find_unsafe_optimisers(
         FACTORS: "MatMul" in kinds and bool(kinds & {"Mul", "Div"}),
         INTEGERS: "MatMulInteger" in kinds,
         COLUMN_NORMS: {"MatMul", "BatchNormalization"} <= kinds,
+        BIASES: "DequantizeLinear" in kinds and bool(kinds & {*_BIASED}),
+        PAIRS: {"DequantizeLinear", "QuantizeLinear"} <= kinds,
+        SPREAD: bool(kinds & {"DequantizeLinear", "QuantizeLinear"}),
+        TURNED: {"Transpose", "QuantizeLinear"} <= kinds,
     }
-    left_out = list(ALWAYS)
+    left_out = [*ALWAYS, *(QUANTISED if kinds & {"DequantizeLinear", "QuantizeLinear"} else ())]
     if any(looks.values()):
         facts = _Facts.of(model, weights, inferred or infer_shapes(model))
         for names, is_safe in _RULES.items():
@@ -81,10 +109,12 @@ class _Facts:
     weights: Weights
     shapes: Mapping[str, tuple[int | None, ...]]
     types: Mapping[str, int] = field(default_factory=dict)
+    opset: int = 0
 
     @staticmethod
     def of(model: onnx.ModelProto, weights: Weights, inferred: onnx.ModelProto) -> list[_Facts]:
         """Return the facts about a model's graph and each body."""
+        opset = find_opset(model, 0)
         shapes, types = dict[str, tuple[int | None, ...]](), dict[str, int]()
         for graph in (*iter_graphs(inferred.graph), *iter_graphs(model.graph)):
             for info in (*graph.input, *graph.value_info, *graph.output):
@@ -99,7 +129,7 @@ class _Facts:
         for name, tensor in (*constants.items(), *((each.name, each) for each in held)):
             shapes[name], types[name] = tuple(tensor.dims), tensor.data_type
         return [
-            _Facts(graph, find_makers(graph), constants, weights, shapes, types)
+            _Facts(graph, find_makers(graph), constants, weights, shapes, types, opset)
             for graph in iter_graphs(model.graph)
         ]
 
@@ -140,6 +170,13 @@ class _Facts:
             return self.weights[name]
         tensor = self.constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def is_same(self, one: str, other: str) -> bool:
+        """Return whether two tensors are one, or constants of one value."""
+        left, right = self.value(one), self.value(other)
+        if left is None or right is None:
+            return one == other
+        return left.dtype == right.dtype and np.array_equal(left, right)
 
     def is_number(self, name: str, is_fit: Callable[[float], bool]) -> bool:
         """Return whether a tensor is a constant with one value, of one axis at most."""
@@ -311,11 +348,57 @@ def _columns_are_safe(facts: _Facts) -> bool:
     return True
 
 
+def _pairs_are_alike(facts: _Facts) -> bool:
+    """Return whether all pairs that follow each other have one scale and one zero point."""
+    for node in facts.nodes("QuantizeLinear"):
+        maker = facts.maker(node.input[0], "DequantizeLinear")
+        if maker is not None and not all(map(facts.is_same, node.input[1:], maker.input[1:])):
+            return False
+    return True
+
+
+def _spread_is_safe(facts: _Facts) -> bool:
+    """Return whether pairs can be moved along the graph: a moved pair has its type as an attribute
+    from opset 21 on, which is wrong once int8 becomes uint8; tensors that a body reads lose their
+    maker."""
+    bodies = [body for node in facts.graph.node for body in iter_bodies(node)]
+    if not facts.makers.keys().isdisjoint(name for body in bodies for name in used_names(body)):
+        return False
+    if facts.opset < _TYPED_OPSET:
+        return True
+    quantized = [node.input[0] for node in facts.nodes("DequantizeLinear")]
+    quantized += [node.output[0] for node in facts.nodes("QuantizeLinear")]
+    return not any(facts.types.get(name) == TensorProto.INT8 for name in quantized)
+
+
+def _turned_are_inner(facts: _Facts) -> bool:
+    """Return whether no output is turned and then quantised: it would be quantised itself."""
+    outputs = {value.name for value in facts.graph.output}
+    for node in facts.nodes("QuantizeLinear"):
+        maker = facts.maker(node.input[0], "Transpose")
+        if maker is not None and facts.origin(maker.input[0]) in outputs:
+            return False
+    return True
+
+
+def _biases_are_codes(facts: _Facts) -> bool:
+    """Return whether no quantised product has a bias of floats, which would be rounded."""
+    for node in facts.nodes(*_BIASED):
+        sides = [facts.maker(name, "DequantizeLinear") for name in node.input if name]
+        if sides[0] is not None and len(sides) > _OPERANDS and sides[_OPERANDS] is None:
+            return False
+    return True
+
+
 _RULES = {
     NORMS: _norms_are_safe,
     RESIDUAL_NORMS: _are_over_last,
     FACTORS: _factors_are_safe,
     INTEGERS: _scales_are_safe,
     COLUMN_NORMS: _columns_are_safe,
+    BIASES: _biases_are_codes,
+    PAIRS: _pairs_are_alike,
+    SPREAD: _spread_is_safe,
+    TURNED: _turned_are_inner,
 }
 """Optimisers, with the rule for the graphs that they may rewrite."""

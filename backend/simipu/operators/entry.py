@@ -41,6 +41,8 @@ class GraphContext:
     """Nodes of the node's own graph, by the names of their results."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
     """Constants whose data the graph itself holds."""
+    stored: Callable[[str], npt.NDArray[Any] | None] = lambda _name: None
+    """Values of an initializer of any size, inside or outside the graph."""
     saturates: Saturates = lambda _node: False
     """Whether a node's product of uint8 and int8 saturates where the graph is computed."""
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import Results, Site, Tape, Value, attribute
+from onnxgraph import Results, Site, Tape, Value
 
 from simipu.operators.entry import Body, GraphContext, Guard
+from simipu.operators.quantized_operands import write_quantize
 
 _SHIFT = 128
 _SCALE, _ZERO_POINT = 1, 2
@@ -55,19 +56,15 @@ def _dequantize_unsigned(op: Tape, site: Site[GraphContext]) -> Results:
     node, maker = site.node, site.facts.makers.get(site.node.input[0])
     if maker is not None and maker.op_type == "QuantizeLinear":
         # The optimisers look for a pair of both.
-        source = _quantize_unsigned(op, maker)
+        source = _quantize_unsigned(op, maker, site.facts)
     else:
         source = _shift(op, node.input[0])
     return op.copy(node, [source, node.input[_SCALE], _shift_zero_point(op, node)])
 
 
-def _quantize_unsigned(op: Tape, node: onnx.NodeProto) -> Value:
+def _quantize_unsigned(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Value:
     """Add a QuantizeLinear to uint8 instead of int8, and return its result."""
-    inputs = [*node.input[:_ZERO_POINT], _shift_zero_point(op, node)]
-    if attribute(node, "output_dtype") is None:
-        (result,) = op.copy(node, inputs)
-    else:
-        (result,) = op.copy(node, inputs, output_dtype=TensorProto.UINT8)
+    (result,) = write_quantize(op, node, around, _shift_zero_point(op, node))
     op.nodes[-1].name = f"{result}/QuantizeLinear"
     return result
 

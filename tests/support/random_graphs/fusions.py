@@ -27,7 +27,7 @@ from oracles import unoptimised_session
 from simipu import ORT_ERRORS, GraphOptions, Lowered, SimIpuError, lower_model, make_graph
 from simipu.numerics import find_unsafe_optimisers
 
-from random_graphs import Drawn, finish, patterns, rewrites
+from random_graphs import Drawn, finish, patterns, quantised, rewrites
 from random_graphs.drawing import MAX_RANK, Array, Drawing, UnfitError
 from random_graphs.judging import (
     CRASHES,
@@ -52,7 +52,9 @@ OPTIMISERS: Mapping[str, str] = {
     "ConvActivationFusion": "conv",
     "ConvAddActivationFusion": "conv",
     "DynamicQuantizeMatMulFusion": "integers",
+    "DoubleQDQPairsRemover": "quantised moves",
     "EmbedLayerNormFusion": "embedding",
+    "EnsureUniqueDQForNodeUnit": "quantised",
     "FastGeluFusion": "fast gelu",
     "GatherSliceToSplitFusion": "gathered",
     "GatherToSliceFusion": "gathered",
@@ -60,6 +62,7 @@ OPTIMISERS: Mapping[str, str] = {
     "GeluFusionL2": "gelu",
     "GemmActivationFusion": "gemm",
     "GroupQueryAttentionFusion": "attention",
+    "Level2_RuleBasedTransformer": "quantised",
     "LayerNormFusionL1": "layer norm",
     "LayerNormFusionL2": "layer norm",
     "Level1_RuleBasedTransformer": "conv",
@@ -69,6 +72,9 @@ OPTIMISERS: Mapping[str, str] = {
     "MatmulTransposeFusion": "matmul transpose",
     "NchwcTransformer": "blocked layout",
     "NhwcTransformer": "blocked layout",
+    "QDQPropagationTransformer": "quantised moves",
+    "QDQS8ToU8Transformer": "quantised",
+    "QDQSelectorActionTransformer": "quantised",
     "QuickGeluFusion": "quick gelu",
     "RemoveDuplicateCastTransformer": "cast",
     "ReshapeFusion": "reshape",
@@ -78,6 +84,8 @@ OPTIMISERS: Mapping[str, str] = {
     "SwiGluFusion": "swiglu",
     "TransposeOptimizer": "transposed",
     "TransposeOptimizer_CPUExecutionProvider": "transposed",
+    "WeightBiasQuantization": "quantised",
+    "WhereDummyDq": "quantised",
 }
 """ONNX Runtime's optimisers, with the family of graphs around their pattern. The rules of the first
 level have families of their own: conv, clipped, denied, gemm, matmul norm, nothing, quotient."""
@@ -103,17 +111,10 @@ NOT_TRIED: Mapping[str, str] = {
         "GroupQueryAttentionPreNormFusion MatMulNBitsFusion".split(),
         "of operators that only ONNX Runtime's own tools write",
     ),
-    **dict.fromkeys(
-        (
-            "DoubleQDQPairsRemover EnsureUniqueDQForNodeUnit Level2_RuleBasedTransformer "
-            "QDQFinalCleanupTransformer QDQPropagationTransformer QDQS8ToU8Transformer "
-            "QDQSelectorActionTransformer WeightBiasQuantization WhereDummyDq"
-        ).split(),
-        "of quantised tensors, which have their own tests",
-    ),
+    "QDQFinalCleanupTransformer": "removes pairs on request only",
 }
 """The others, with the reason why no family has their pattern."""
-FAMILIES = {**patterns.FAMILIES, **rewrites.FAMILIES}
+FAMILIES = {**patterns.FAMILIES, **rewrites.FAMILIES, **quantised.FAMILIES}
 OPSETS = (7, 9, 11, 12, 13, 14, 16, 17, 18, 20, 21)
 _MAX_TRIES = 60
 _BARE = "bare "

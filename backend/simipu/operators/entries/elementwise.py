@@ -13,6 +13,7 @@ from simipu.operators.formulas import composite
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.quantized_operands import quantized, summed
 from simipu.operators.rules import computing as rows
 from simipu.operators.signed_operands import dequantized
 
@@ -47,7 +48,9 @@ ELEMENTWISE: Mapping[str, Operator] = {
     **elementwise(
         "Sign", Elementwise(InnerLoop(9, 4), InnerLoop(9, 2)), EXACT, in_place=(0,), sdk="yes"
     ),
-    **elementwise("Add", ew.ADDED, commutes=True, in_place=(0, 1), neutral=0, sdk="yes"),
+    **elementwise(
+        "Add", ew.ADDED, commutes=True, guard=summed, in_place=(0, 1), neutral=0, sdk="yes"
+    ),
     **elementwise("Sub", ew.ADDED, neutral=0, sdk="yes"),
     **elementwise("Mul", ew.multiply, commutes=True, in_place=(0, 1), neutral=1, sdk="yes"),
     **elementwise("Mean Sum", _SIMPLE, sdk="yes"),
@@ -133,7 +136,13 @@ ELEMENTWISE: Mapping[str, Operator] = {
         "Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1)), in_place=(0,), sdk="yes"
     ),
     **family("Cast", rows.elementwise, ew.cast, guard=guards.cast, sdk="yes"),
-    **family("QuantizeLinear", rows.quantize, composite.scaled(_CONVERTED), apart=(1, 2)),
+    **family(
+        "QuantizeLinear",
+        rows.quantize,
+        composite.scaled(_CONVERTED),
+        apart=(1, 2),
+        guard=quantized,
+    ),
     **family(
         "DequantizeLinear",
         rows.quantize,

@@ -8,6 +8,7 @@ from simipu.operators import counts, guards
 from simipu.operators.entries.makers import OF_OTHERS, PRODUCT, family, product
 from simipu.operators.entry import Family, Operator, Rounding
 from simipu.operators.formulas import composite, products
+from simipu.operators.quantized_operands import biased
 from simipu.operators.rules import computing as rows
 from simipu.operators.signed_operands import signed_operand
 from simipu.operators.windows import window_fault
@@ -40,6 +41,7 @@ PRODUCTS: Mapping[str, Operator] = {
         (1,),
         PRODUCT,
         reads_mapped_weights=True,
+        guard=biased,
         family=Family.PRODUCT,
         floats_only=True,
         sdk=OF_OTHERS,

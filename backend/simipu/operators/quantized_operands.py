@@ -1,0 +1,133 @@
+"""Guards of quantised operators. ONNX Runtime's optimisers replace an operator between
+DequantizeLinear and QuantizeLinear by one of 8-bit numbers. The integer products are exact. Some of
+the others differ from the float operator by one step of the scale, which later operators enlarge;
+these stay floats.
+
+    Add -> QuantizeLinear  =  Add -> Identity -> QuantizeLinear
+
+The Identity copies nothing. Optimisers do not look through it, and the one that removes it is left
+out (`numerics.optimisers.QUANTISED`). A Reshape would not do: pairs are moved across it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import Results, Site, Tape, Value, attribute
+
+from simipu.operators.entry import Body, GraphContext
+
+_SCALE, _ZERO_POINT = 1, 2
+"""Inputs of QuantizeLinear and DequantizeLinear."""
+_BIAS = 2
+"""Input of Gemm."""
+_NO_BIAS_OPSET = 11
+"""First opset in which the bias of Gemm is optional."""
+_SCALE_BOUND = 1e-5
+"""Relative distance of a bias's scale from the product of the others', which quantisers round."""
+_TYPE = "output_dtype"
+_INEXACT = ("Add", "AveragePool", "Mul", "Softmax")
+"""Operators whose 8-bit counterparts of ONNX Runtime round a value between two codes in another
+direction, or (Softmax) exponentials to a table's entries. No field of the entries: only the guard
+below asks, and entries are made with it."""
+
+_PASSED = (
+    "Cast Clip DepthToSpace Div Dropout Expand Flatten Gather Identity MaxPool Pad Relu Reshape "
+    "Slice SpaceToDepth Squeeze Sub Tile Transpose Unsqueeze"
+).split()
+"""Operators that optimisers remove in front of a QuantizeLinear, or move it across. No field of the
+entries: a question of the guard below."""
+
+
+def quantized(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Return a body for a QuantizeLinear whose operand has to stay a float, or whose type is given
+    twice, which no optimiser of ONNX Runtime keeps up to date (`output_dtype`)."""
+    is_typed = bool(attribute(node, _TYPE, 0)) and around.type(node.input[0]) == TensorProto.FLOAT
+    return _quantize_float if is_typed or _is_inexact(node, around) else None
+
+
+def write_quantize(
+    op: Tape, node: onnx.NodeProto, around: GraphContext, zero_point: Value | None = None
+) -> list[Value]:
+    """Write a QuantizeLinear, or one to another type, whose zero point is given."""
+    source, scale = node.input[0], node.input[_SCALE]
+    if _is_inexact(node, around):
+        source = op.Identity(source)
+    number = attribute(node, _TYPE, 0)
+    if zero_point is None and len(node.input) > _ZERO_POINT and node.input[_ZERO_POINT]:
+        zero_point = op.read(node.input[_ZERO_POINT])
+    if zero_point is None and number:
+        zero = numpy_helper.from_array(np.zeros(1, helper.tensor_dtype_to_np_dtype(number)))
+        zero_point = op.ConstantOfShape(op.Shape(scale), value=zero)
+    inputs = [source, scale] if zero_point is None else [source, scale, zero_point]
+    return op.copy(node, inputs, without=[_TYPE])
+
+
+def _is_inexact(node: onnx.NodeProto, around: GraphContext) -> bool:
+    maker = around.makers.get(node.input[0])
+    while maker is not None and maker.op_type in _PASSED:
+        maker = around.makers.get(maker.input[0])
+    return maker is not None and maker.op_type in _INEXACT and not maker.domain
+
+
+def _quantize_float(op: Tape, site: Site[GraphContext]) -> Results:
+    return write_quantize(op, site.node, site.facts)
+
+
+def biased(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Return a body for a quantised Gemm with a bias whose scale is not that of the sums: ONNX
+    Runtime's product of integers adds the codes of the bias to the sums."""
+    if len(node.input) <= _BIAS:
+        return None
+    makers = [around.makers.get(name) for name in node.input]
+    scales = [
+        around.stored(maker.input[_SCALE])
+        for maker in makers
+        if maker is not None and maker.op_type == "DequantizeLinear"
+    ]
+    has_bias = len(scales) == len(makers)
+    if (has_bias and _is_scale_of_sums(*scales)) or len(scales) < _BIAS:
+        return None
+    if around.opset >= _NO_BIAS_OPSET and attribute(node, "beta", 1.0) == 1:
+        return _add_bias_behind
+    return partial(_keep_float, place=_BIAS) if has_bias else None
+
+
+def summed(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Return a body for an Add of a dequantized bias of 32 bits: ONNX Runtime makes it the bias of
+    a product in front, whatever its scale."""
+    for place, name in enumerate(node.input):
+        maker = around.makers.get(name)
+        if maker is None or maker.op_type != "DequantizeLinear":
+            continue
+        if around.type(maker.input[0]) == TensorProto.INT32:
+            return partial(_keep_float, place=place)
+    return None
+
+
+def _is_scale_of_sums(
+    left: NDArray[np.float32] | None,
+    right: NDArray[np.float32] | None,
+    bias: NDArray[np.float32] | None,
+) -> bool:
+    """Return whether a bias has the scale of the sums of products; a zero point of 32 bits is 0."""
+    if left is None or right is None or bias is None:
+        return False
+    with np.errstate(all="ignore"):
+        return np.allclose(bias, left.ravel() * right.ravel(), rtol=_SCALE_BOUND, atol=0)
+
+
+def _add_bias_behind(op: Tape, site: Site[GraphContext]) -> Results:
+    # A product without a Q behind it stays one of integers, with a float result.
+    (product,) = op.copy(site.node, site.node.input[:_BIAS])
+    return product + site.input(_BIAS)
+
+
+def _keep_float(op: Tape, site: Site[GraphContext], place: int) -> Results:
+    inputs = [*site.node.input]
+    inputs[place] = op.Identity(inputs[place])
+    return op.copy(site.node, inputs)
