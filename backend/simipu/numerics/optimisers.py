@@ -373,9 +373,12 @@ def _spread_is_safe(facts: _Facts) -> bool:
 
 def _turned_are_inner(facts: _Facts) -> bool:
     """Return whether no output is turned and then quantised: it would be quantised itself."""
-    outputs = {value.name for value in facts.graph.output}
+    outputs = {facts.origin(value.name) for value in facts.graph.output}
     for node in facts.nodes("QuantizeLinear"):
-        maker = facts.maker(node.input[0], "Transpose")
+        name = node.input[0]
+        while (cut := facts.maker(name, "Clip", "Relu")) is not None:
+            name = cut.input[0]
+        maker = facts.maker(name, "Transpose")
         if maker is not None and facts.origin(maker.input[0]) in outputs:
             return False
     return True
