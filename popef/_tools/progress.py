@@ -7,6 +7,7 @@ processes use this module to find stalled ones and decide themselves what to do.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -56,6 +57,12 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat:
         )
     work = tuple(int(words[place]) for place in (_MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM))
     return ProcessStat(words[_STATE], int(words[_PARENT]), int(words[_STARTED]), work)
+
+
+def count_ticks() -> float:
+    """Return the clock ticks since the machine was started, as `ProcessStat.started` counts
+    them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)

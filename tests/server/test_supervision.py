@@ -21,7 +21,7 @@ import tritonclient.grpc as grpcclient
 from certificates import make_certificate
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import STOP_SECONDS, Server
+from fleet.servers import STOP_SECONDS, Server, watch
 from poplar_triton.serving.installation import find_triton
 from waiting import PATIENCE_SECONDS, wait_until
 
@@ -189,6 +189,28 @@ def test_a_model_that_was_unloaded_is_not_dead(start):
         )
         wait_until(server.is_ready, "the model is gone")
         assert server.find_versions("other") == []
+
+
+def test_loads_that_fail_leave_the_old_version_serving_and_the_server_ready(start, tmp_path):
+    """The new executable is read, and rejected only in the instances' own processes."""
+    models = tmp_path / "models"
+    fill(LocalRepository(models), [SEVERAL])
+    executable = models / "several/1/executable.popef"
+    damaged = executable.with_name("damaged")
+    damaged.write_bytes(executable.read_bytes().replace(b"Mul", b"Mxl"))
+    triton = ["--model-control-mode=explicit", "--load-model=*"]
+    with start("--on-dead-stub", "reload", triton=triton, at=models) as server:
+        damaged.rename(executable)
+        with watch(server) as ready:
+            for _ in range(2):
+                assert "Mxl" in server.load("several")
+                ask(server)
+            time.sleep(2)  # the supervisor asks every second what is served
+        assert [status for _, status, _ in ready.changes] == [200]
+        assert server.read_metric("poplar_supervisor_living_stubs") == 2
+        for name in ("dead_stubs", "stub_deaths_total", "reloads_total"):
+            assert server.read_metric(f"poplar_supervisor_{name}") == 0, name
+        assert read_events(server) == []
 
 
 def test_a_triton_that_stalls_is_started_again_with_what_was_loaded(start):

@@ -51,6 +51,9 @@ class PlayedServer:
     def scan(self) -> tuple[list[Stub], list[Stub]]:
         return self.living, list(self.lost)
 
+    def had_loaded(self, stub: Stub) -> bool:
+        return True
+
     def forget(self, stub: Stub) -> None:
         self.lost.remove(stub)
 

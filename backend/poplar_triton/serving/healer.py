@@ -28,8 +28,8 @@ _GPU = re.compile(r"_gpu\d+$")
 
 
 class DeadStubClassifier:
-    """Queries a server for what it serves. If the server does not answer, every lost instance
-    counts as dead.
+    """Queries a server for what it serves. If the server does not answer, a lost instance counts as
+    dead if its process had loaded; else only an answer decides.
 
     It does not use the repository index, because Triton reads the repository for it. If the
     repository's store is unreachable, Triton answers no other request on that thread for half a
@@ -55,20 +55,22 @@ class DeadStubClassifier:
             with suppress(ServerError):
                 self._names = {model.name for model in self._endpoint.list_models()}
 
-    def classify(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
+    def classify(
+        self, lost: Iterable[Stub], had_loaded: Callable[[Stub], bool]
+    ) -> tuple[set[Stub], list[Stub]]:
         """Return the dead stubs among these, under their models' names, and the stubs whose
-        instances are no longer served."""
+        instances are not served. `had_loaded` returns whether a stub's load had succeeded."""
         dead, gone = set(), []
         for stub in lost:
             try:
-                known = self._identify(stub)
-                is_dead = self._has(known)
+                named = self._identify(stub)
+                if self._has(named):
+                    dead.add(named)
+                else:
+                    gone.append(stub)
             except ServerError:
-                known, is_dead = stub, True
-            if is_dead:
-                dead.add(known)
-            else:
-                gone.append(stub)
+                if had_loaded(stub):
+                    dead.add(stub)
         return dead, gone
 
     def _identify(self, stub: Stub) -> Stub:

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import IO
 
 from popef._tools.line_queue import LineQueue, describe_dropped, discard_blocked
+from popef._tools.progress import count_ticks
 from popef._tools.shortages import name_limit
 from popef._tools.text import escape
 
@@ -195,6 +196,9 @@ class ServerOutput:
         """Reasons by name of the models that Triton lists without a state."""
         self.loading_models: frozenset[str] = frozenset()
         """Models whose load has begun and not ended yet."""
+        self.loaded_models: Mapping[str, float] = {}
+        """Models that have loaded, with the time at which the last load of each succeeded: clock
+        ticks since the machine was started, as in `Stub.started`."""
         self._thread = threading.Thread(target=self._copy, name="tritonserver output", daemon=True)
         self._thread.start()
 
@@ -253,6 +257,8 @@ class ServerOutput:
             self.loading_models |= {loading[1]}
         elif loaded := _LOADED.match(line):
             self.loading_models -= {loaded[1] or loaded[2]}
+            if name := loaded[1]:
+                self.loaded_models = {**self.loaded_models, name: count_ticks()}
 
     def _is_usage(self, line: str) -> bool:
         """Return whether a line only lists Triton's options after a wrong call, in several screens.

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -278,6 +278,12 @@ class TritonServer:
     def loading_models(self) -> frozenset[str]:
         """Models whose load has begun and not ended yet, as far as the log says."""
         return self._output.loading_models if self._output else frozenset()
+
+    @property
+    def loaded_models(self) -> Mapping[str, float]:
+        """Models that have loaded, with the time at which the last load of each succeeded (clock
+        ticks since the machine was started), as far as the log says."""
+        return self._output.loaded_models if self._output else {}
 
     def find_lost_models(self) -> dict[str, str]:
         """Return the models that did not load because a process of theirs was killed or stopped, or

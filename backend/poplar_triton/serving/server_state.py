@@ -71,6 +71,8 @@ class ServerState(Collector):
         self._dead: list[Stub] = []
         self._models: set[str] = set()
         self._deaths: Counter[str] = Counter()
+        self._counted: set[Stub] = set()
+        """Stubs whose deaths are counted. While a load replaces a dead one, it is not dead."""
         self._stalled: list[Stall] = []
         self._stalls: Counter[str] = Counter(tritonserver=0, stub=0)
         self._reloads: Counter[tuple[str, str]] = Counter()
@@ -107,10 +109,11 @@ class ServerState(Collector):
         """Record which instances have a process and which have lost theirs; count new ones among
         these."""
         with self._lock:
-            before = set(self._dead)
             self._living, self._dead = list(living), list(dead)
             self._models.update(stub.model for stub in (*self._living, *self._dead))
-            self._deaths.update(stub.model for stub in self._dead if stub not in before)
+            new = set(self._dead) - self._counted
+            self._deaths.update(stub.model for stub in new)
+            self._counted |= new
 
     def note_canary(self, model: str, outcome: str) -> None:
         """Record how a canary ended: "success" or "failure"."""

@@ -130,7 +130,11 @@ class StartWatch:
         """Return the watch of the server's stubs; the server has no process id before its start."""
         if self._watch is None:
             remote = is_remote(self._server.model_repository)
-            self._watch = StubWatch(self._server.pid, is_remote=remote)
+            self._watch = StubWatch(
+                self._server.pid,
+                is_remote=remote,
+                read_loads=lambda: self._server.loaded_models,
+            )
         return self._watch
 
     def _look(self) -> None:

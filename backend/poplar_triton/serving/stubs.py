@@ -8,7 +8,9 @@ python_backend r25.11) or until a client checks readiness (from r25.12 on).
 After a load there may be zombies of instances that live again. There may also be old living
 processes beside the new ones: when a model is reloaded, Triton 2.51 does not end the old instances
 if one of them is dead and has had a request since. Its siblings get no more requests, and each
-keeps its memory (100 MiB). Among the processes of an instance the one that was started last counts.
+keeps its memory (100 MiB). Among the processes of an instance the one that was started last counts,
+but a process that has ended counts only if its load had succeeded: the old one serves on after a
+load that fails.
 
 Triton answers the requests of a stopped stub with errors and stays ready. It may abort once the
 stub continues (`boost::interprocess::lock_exception`), because the lock that both share was given
@@ -18,12 +20,13 @@ up meanwhile.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from popef._tools.progress import PROC, ProgressWatch, read_stat
+from popef._tools.text import escape
 from poplar_triton.serving.installation import STUB
 
 _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
@@ -63,15 +66,27 @@ class StubWatch:
     """Follows the stubs of the tritonserver whose process id is `pid`.
 
     A server that copies models from a store (`is_remote`) does not tell the stub its model's name.
-    It is taken from the instance's name.
+    It is taken from the instance's name. `read_loads` returns the models whose last load has
+    succeeded, as they are named in messages, with its end in clock ticks since the machine was
+    started.
     """
 
-    def __init__(self, pid: int, *, is_remote: bool = False, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        pid: int,
+        *,
+        is_remote: bool = False,
+        read_loads: Callable[[], Mapping[str, float]] = dict,
+        proc: Path = PROC,
+    ) -> None:
         self._pid = pid
         self._is_remote = is_remote
+        self._read_loads = read_loads
         self._proc = proc
         self._stubs: dict[int, Stub] = {}
-        self._lost: set[Stub] = set()
+        self._lost: dict[Stub, bool] = {}
+        """Lost stubs, each with whether its load had succeeded when it was found to have ended. A
+        later success is another load's."""
         self._others: set[int] = set()
         """Processes that are not stubs of this server and will not become one."""
         self.replaced: list[Stub] = []
@@ -82,8 +97,8 @@ class StubWatch:
     def scan(self) -> tuple[list[Stub], list[Stub]]:
         """Return the living stubs that count, one per instance, and the lost ones.
 
-        An instance is lost if its last process has ended, in order or not. A caller that knows that
-        the instance is gone calls `forget`.
+        An instance is lost if its last process that counts has ended, in order or not. A caller
+        that knows that the instance is gone calls `forget`.
         """
         self._find_stubs()
         living: dict[tuple[str, str, str], Stub] = {}
@@ -91,32 +106,56 @@ class StubWatch:
             if self._is_alive(stub):
                 living[stub.key] = max(living.get(stub.key, stub), stub, key=_age)
             else:
-                self._lost.add(self._stubs.pop(pid))
+                self._lose(self._stubs.pop(pid))
         self.replaced = [stub for stub in self._stubs.values() if living[stub.key] is not stub]
         newest: dict[tuple[str, str, str], Stub] = {}
         for stub in self._lost:
-            newest[stub.key] = max(newest.get(stub.key, stub), stub, key=_age)
+            if not self._is_superseded(stub, living.get(stub.key)):
+                newest[stub.key] = max(newest.get(stub.key, stub), stub, key=self._rank)
+        self._lost = {stub: self._lost[stub] for stub in newest.values()}
         lost = {
             key: stub
             for key, stub in newest.items()
-            if key not in living or _age(living[key]) < _age(stub)
+            if key not in living or (self._lost[stub] and _age(living[key]) < _age(stub))
         }
-        self._lost = set(lost.values())
         return [stub for key, stub in living.items() if key not in lost], list(lost.values())
+
+    def _is_superseded(self, lost: Stub, living: Stub | None) -> bool:
+        """Return whether a lost stub counts no more, whatever becomes of the living one of its
+        instance. While this one loads, it may still fail."""
+        if living is None or _age(living) < _age(lost):
+            return False
+        return self._is_loaded(living) or not self._lost[lost]
+
+    def had_loaded(self, stub: Stub) -> bool:
+        """Return whether the load of a lost stub had succeeded before it ended. Of a load whose end
+        the server did not tell this is false."""
+        return self._lost.get(stub, False)
 
     def forget(self, stub: Stub) -> None:
         """Forget a lost stub, whose instance is no longer served."""
-        self._lost.discard(stub)
+        self._lost.pop(stub, None)
 
     def forget_reaped(self) -> None:
         """Forget the lost stubs that their server has reaped: it has ended them itself."""
-        self._lost = {stub for stub in self._lost if self._read_state(stub)}
+        self._lost = {
+            stub: had_loaded for stub, had_loaded in self._lost.items() if self._read_state(stub)
+        }
 
     def ignore(self, stub: Stub) -> None:
         """Count a killed stub as lost from now on, even if the kernel ends it later."""
         if self._stubs.pop(stub.pid, None) is not None:
             self._others.add(stub.pid)
-            self._lost.add(stub)
+            self._lose(stub)
+
+    def _lose(self, stub: Stub) -> None:
+        self._lost[stub] = self._is_loaded(stub)
+
+    def _is_loaded(self, stub: Stub) -> bool:
+        return stub.started <= self._read_loads().get(escape(stub.model), -1)
+
+    def _rank(self, stub: Stub) -> tuple[bool, int, int]:
+        return self._lost[stub], *_age(stub)
 
     def _find_stubs(self) -> None:
         """Check each process of the machine once, and the server's own until they are stubs. Not

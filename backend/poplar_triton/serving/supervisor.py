@@ -321,7 +321,9 @@ class Supervisor:
 
     def _classify_lost(self, lost: list[Stub]) -> None:
         self._lost = lost
-        dead, gone = self._classifier.classify(lost) if lost else (set(), [])
+        dead, gone = (
+            self._classifier.classify(lost, self._watch.had_loaded) if lost else (set(), [])
+        )
         dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
         for stub in gone:
             if not self._healer.is_busy(stub.model):  # else it may be served again in a moment

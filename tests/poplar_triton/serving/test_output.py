@@ -14,6 +14,8 @@ from poplar_triton.serving import log, server
 from poplar_triton.serving.server import TritonServer
 from waiting import PATIENCE_SECONDS
 
+from popef._tools.progress import count_ticks
+
 HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
 USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --id <string>\n"
 
@@ -98,6 +100,17 @@ E1125 22:42:13.5 1 a.cc:1] "failed to load 'd' version 1: Internal: broken"
         "b": "failed to read text proto: 3:16: no",
         "c": "at least one version must be available",
     }
+
+
+def test_the_end_of_each_models_last_load_is_noted(tmp_path):
+    began = count_ticks()
+    said = """I1128 08:54:17.511657 1 model_lifecycle.cc:839] "successfully loaded 'a model's'"
+E1128 08:54:17.511657 1 model_lifecycle.cc:642] "failed to load 'b' version 1: Internal: broken"
+"""
+    output = log.ServerOutput(io.BytesIO(said.encode()), tmp_path / "log")
+    output.join(PATIENCE_SECONDS)
+    assert list(output.loaded_models) == ["a model's"]
+    assert began <= output.loaded_models["a model's"] <= count_ticks()
 
 
 def test_after_a_wrong_call_the_reason_is_shown_but_not_the_screens_of_options(start, capsys):

@@ -36,6 +36,7 @@ class Stage:
         self.model_repository = "models"
         self.pid = SERVER
         self.loading_models = frozenset({"m", "n"})
+        self.loaded_models = {}
         self.proc.say(SERVER, "S")
 
     def kill(self):

@@ -64,9 +64,15 @@ def processes(tmp_path):
 
 
 @pytest.fixture
-def look(processes):
+def loads():
+    """Return the times at which the last loads of models succeeded, for the test to fill."""
+    return {}
+
+
+@pytest.fixture
+def look(processes, loads):
     """Return a function that returns the pids of the living and of the lost stubs."""
-    watch = StubWatch(SERVER, proc=processes.folder)
+    watch = StubWatch(SERVER, read_loads=lambda: loads, proc=processes.folder)
 
     def see():
         living, lost = watch.scan()
@@ -139,14 +145,62 @@ def test_a_zombie_of_an_instance_that_lives_again_does_not_count(processes, look
     assert look() == ([], [9])
 
 
-def test_an_old_sibling_that_lives_on_does_not_stand_for_the_new_one(processes, look):
+def test_an_old_sibling_that_lives_on_does_not_stand_for_the_new_one(processes, look, loads):
     """An instance that cannot be unloaded stays, but its newer process is the one that serves."""
     processes.stub(7)
     look()
     processes.stub(8)
     assert look() == ([8], [])
+    loads["m"] = processes.clock
     processes.kill(8)
     assert look() == ([], [8])
+    processes.stub(9)
+    processes.kill(9)
+    assert look() == ([], [8]), "a reload that failed has not made the old sibling serve again"
+
+
+@pytest.mark.parametrize("end", ["kill", "reap"])
+@pytest.mark.parametrize("name", ["m", "m\x1b"])
+def test_a_process_that_never_finished_loading_replaces_nothing(processes, look, loads, end, name):
+    path = f"/models/{name}/1/model.py"
+    processes.stub(7, path=path)
+    loads[name.replace("\x1b", r"\x1b")] = processes.clock
+    for pid in (8, 9, 10):
+        look()
+        processes.stub(pid, path=path)
+        assert look() == ([pid], [])
+        getattr(processes, end)(pid)
+        assert look() == ([7], [])
+        assert look() == ([7], [])
+    loads["m"] = processes.clock + 1  # the instance was only changed: its process is the old one
+    assert look() == ([7], [])
+    processes.kill(7)
+    assert look()[0] == []
+    assert len(look()[1]) == 1
+
+
+def test_reloads_that_fail_are_no_new_deaths_of_a_dead_instance(processes, look, loads):
+    processes.stub(7)
+    loads["m"] = processes.clock
+    look()
+    processes.kill(7)
+    assert look() == ([], [7])
+    for pid in (8, 9):
+        processes.stub(pid)
+        look()
+        processes.reap(pid)
+        assert look() == ([], [7])
+
+
+def test_without_a_log_of_loads_a_living_process_stands_for_its_instance(processes, look):
+    processes.stub(7)
+    look()
+    processes.stub(8)
+    look()
+    processes.kill(8)
+    assert look() == ([7], [])
+    processes.kill(7)
+    assert look()[0] == []
 
 
 def test_another_process_under_the_same_number_is_another(processes, look):
