@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,18 @@ def count_ticks() -> float:
     """Return the clock ticks since the machine was started, as `ProcessStat.started` counts
     them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+
+
+def find_zombies(parents: Collection[int], proc: Path = PROC) -> list[int]:
+    """Return the children of these processes that have ended and are not reaped yet."""
+    zombies = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError):
+                stat = read_stat(int(entry.name), proc)
+                if stat.state == "Z" and stat.parent in parents:
+                    zombies.append(int(entry.name))
+    return zombies
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ import queue
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server, watch
 from poplar_triton.serving.installation import find_triton
+from triton_clients import read_metric
 from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
@@ -189,6 +191,24 @@ def test_a_model_that_was_unloaded_is_not_dead(start):
         )
         wait_until(server.is_ready, "the model is gone")
         assert server.find_versions("other") == []
+
+
+def test_a_stub_that_dies_in_an_unload_is_told_and_the_server_stops_all_the_same(start, tmp_path):
+    """Triton waits for the stub's answer: the model stays UNLOADING."""
+    models = tmp_path / "models"
+    fill(LocalRepository(models), [Model("several", delay_ms=10_000)])
+    triton = ["--model-control-mode=explicit", "--load-model=*"]
+    with start(triton=triton, at=models) as server, ThreadPoolExecutor(2) as clients:
+        requests = [clients.submit(ask, server) for _ in range(2)]
+        url, name = f"http://127.0.0.1:{server.metrics_port}/metrics", "pending_request_count"
+        wait_until(lambda: read_metric(url, f"nv_inference_{name}") == 1, "one runs, one waits")
+        server.unload("several")
+        server.kill_stub("several")
+        wait_until(lambda: DEAD in re.sub("_0_0", "_0", server.ask_ready()[1]), "/ready tells it")
+        assert server.read_metric("poplar_supervisor_stub_deaths_total", model="several") == 1
+        wait_until(server.is_ready, "the exit timeout is over")
+        assert all(request.exception() for request in requests)
+        assert server.stop(STOP_SECONDS) == 0
 
 
 def test_loads_that_fail_leave_the_old_version_serving_and_the_server_ready(start, tmp_path):

@@ -25,7 +25,7 @@ class PlayedServer:
         self.model_repository = "models"
         self.takes_models = False
         self.pid = 1
-        self.start_seconds, self.ready_seconds = 300.0, 7.0
+        self.start_seconds, self.ready_seconds, self.exit_seconds = 300.0, 7.0, 30
         self.ports, self.metrics_url = (1, 2, 3), "http://none"
         self.replaced: list[Stub] = []
         self.status: int | None = None

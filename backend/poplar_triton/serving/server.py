@@ -22,6 +22,7 @@ from triton_poplar.server_start import CUT_SHORT, START_SECONDS
 
 from popef._tools.child import LOST_WHILE_LOADING, die_with
 from popef._tools.memory import offer_to_oom_killer
+from popef._tools.progress import find_zombies
 from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving.endpoint import (
@@ -58,7 +59,7 @@ from poplar_triton.serving.traffic import describe_listener
 END_SECONDS = 5
 """Time for a server to exit after it has said that it cannot serve; it may hang in its exit."""
 STOP_MARGIN_SECONDS = 15
-"""Additional time beyond Triton's own --exit-timeout-secs."""
+"""Additional time beyond Triton's own --exit-timeout-secs, unless one of its processes has died."""
 STOP_UNREADY_SECONDS = 10
 """Time for a server to stop while it loads models; it may never notice the request to stop."""
 POLL_SECONDS = 0.1
@@ -243,6 +244,11 @@ class TritonServer:
         """Process id of the server."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def exit_seconds(self) -> float:
+        """Time that Triton gives its models to unload when it stops."""
+        return find_exit_seconds(self._options)
 
     def poll(self) -> int | None:
         """Return the server's exit status, or None while it runs."""
@@ -451,9 +457,13 @@ class TritonServer:
             return None
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            seconds = find_exit_seconds(self._options) + STOP_MARGIN_SECONDS
+            seconds = self.exit_seconds if self._was_ready else STOP_UNREADY_SECONDS
             with suppress(subprocess.TimeoutExpired):
-                process.wait(seconds if self._was_ready else STOP_UNREADY_SECONDS)
+                process.wait(seconds)
+            # It may wait for a dead stub for ever.
+            if self._was_ready and process.poll() is None and not find_zombies([process.pid]):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_MARGIN_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()

@@ -111,9 +111,18 @@ class ServerState(Collector):
         with self._lock:
             self._living, self._dead = list(living), list(dead)
             self._models.update(stub.model for stub in (*self._living, *self._dead))
-            new = set(self._dead) - self._counted
-            self._deaths.update(stub.model for stub in new)
-            self._counted |= new
+            self._count_deaths(self._dead)
+
+    def note_death(self, stub: Stub) -> None:
+        """Count the death of a process whose instance is not dead."""
+        with self._lock:
+            self._models.add(stub.model)
+            self._count_deaths([stub])
+
+    def _count_deaths(self, stubs: Iterable[Stub]) -> None:
+        new = set(stubs) - self._counted
+        self._deaths.update(stub.model for stub in new)
+        self._counted |= new
 
     def note_canary(self, model: str, outcome: str) -> None:
         """Record how a canary ended: "success" or "failure"."""

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.progress import LOOK_SECONDS, MIN_LOOKS, STALL_SECONDS
+from popef._tools.progress import LOOK_SECONDS
 from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError
 from poplar_triton.serving.repository import is_remote
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
-from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, find_zombies
+from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, ZombieWatch
 
 RESTART_WINDOW_SECONDS = 600.0
 FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
@@ -105,9 +105,8 @@ class StartWatch:
         self._watch: StubWatch | None = None
         self._stalls = StallWatch()
         self._known: set[Stub] = set()
-        self._dead: dict[int, tuple[float, int]] = {}
-        """Children that have ended and that Triton does not reap, with the time of the first look
-        and the number of looks."""
+        self._zombies = ZombieWatch(clock)
+        """Children that died while they loaded a model, maybe before they were known as stubs."""
         self._looked_at = self._moved_at = clock()
 
     def pause(self, seconds: float) -> bool:
@@ -149,25 +148,12 @@ class StartWatch:
         if not any(stall.stub is None for stall in stalled):
             self._moved_at = self._clock()
         self._state.is_silent = self._clock() > self._moved_at + SILENCE_SECONDS
-        if dead := self._find_dead(watch.servers):
+        is_paused = self._stalls.is_any_paused(watch.servers)
+        if dead := self._zombies.scan(watch.servers, is_paused=is_paused):
             self._state.note_stubs(living, [stub for stub in lost if stub.pid in dead])
             error = LostServerError(self._describe(dead, lost))
             self._server.kill()
             raise error
-
-    def _find_dead(self, servers: Collection[int]) -> list[int]:
-        """Return the children that died while they loaded a model; Triton reaps those that end in
-        order, unless it is stopped. A child may die before it is known as a stub."""
-        now, dead = self._clock(), {}
-        for pid in () if self._stalls.is_any_paused(servers) else find_zombies(servers):
-            since, looks = self._dead.get(pid, (now, 0))
-            dead[pid] = since, looks + 1
-        self._dead = dead
-        return [
-            pid
-            for pid, (since, looks) in dead.items()
-            if looks >= MIN_LOOKS and now >= since + STALL_SECONDS
-        ]
 
     def _describe(self, dead: Collection[int], stubs: Iterable[Stub]) -> str:
         """Return the error of a server whose children are dead; `stubs` are those known."""

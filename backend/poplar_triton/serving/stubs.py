@@ -25,7 +25,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from popef._tools.progress import PROC, ProgressWatch, read_stat
+from popef._tools.progress import (
+    MIN_LOOKS,
+    PROC,
+    STALL_SECONDS,
+    ProgressWatch,
+    find_zombies,
+    read_stat,
+)
 from popef._tools.text import escape
 from poplar_triton.serving.installation import STUB
 
@@ -87,6 +94,8 @@ class StubWatch:
         self._lost: dict[Stub, bool] = {}
         """Lost stubs, each with whether its load had succeeded when it was found to have ended. A
         later success is another load's."""
+        self._ended: dict[int, tuple[Stub, bool]] = {}
+        """Stubs that have ended and exist still, by process id, each with whether it had loaded."""
         self._others: set[int] = set()
         """Processes that are not stubs of this server and will not become one."""
         self.replaced: list[Stub] = []
@@ -132,6 +141,11 @@ class StubWatch:
         the server did not tell this is false."""
         return self._lost.get(stub, False)
 
+    def find_ended(self, pid: int) -> tuple[Stub | None, bool]:
+        """Return the stub that this process was, with whether its load had succeeded; None for a
+        process that was not seen alive."""
+        return self._ended.get(pid, (None, False))
+
     def forget(self, stub: Stub) -> None:
         """Forget a lost stub, whose instance is no longer served."""
         self._lost.pop(stub, None)
@@ -150,6 +164,7 @@ class StubWatch:
 
     def _lose(self, stub: Stub) -> None:
         self._lost[stub] = self._is_loaded(stub)
+        self._ended[stub.pid] = stub, self._lost[stub]
 
     def _is_loaded(self, stub: Stub) -> bool:
         return stub.started <= self._read_loads().get(escape(stub.model), -1)
@@ -162,6 +177,7 @@ class StubWatch:
         every kernel lists the children of a process."""
         present = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal()}
         self._others &= present
+        self._ended = {pid: self._ended[pid] for pid in self._ended.keys() & present}
         for pid in present - self._others - self._stubs.keys():
             if not self._is_descendant(pid):
                 self._others.add(pid)
@@ -213,16 +229,31 @@ class StubWatch:
         return ""
 
 
-def find_zombies(parents: Collection[int], proc: Path = PROC) -> list[int]:
-    """Return the children of these processes that have ended and are not reaped yet."""
-    zombies = []
-    for entry in proc.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, ValueError):
-                stat = read_stat(int(entry.name), proc)
-                if stat.state == "Z" and stat.parent in parents:
-                    zombies.append(int(entry.name))
-    return zombies
+class ZombieWatch:
+    """Finds the children that have ended and that their parent does not reap.
+
+    Triton (2.51) reaps those that end in order. It never reaps one that has died, and waits for it
+    for ever in a load, often in an unload, too.
+    """
+
+    def __init__(self, clock: Callable[[], float], proc: Path = PROC) -> None:
+        self._clock = clock
+        self._proc = proc
+        self._zombies: dict[int, tuple[float, int]] = {}
+        """Time of the first look at each child, and the number of looks."""
+
+    def scan(self, parents: Collection[int], *, is_paused: bool) -> list[int]:
+        """Return the dead children of these processes; none while these are stopped."""
+        now, zombies = self._clock(), {}
+        for pid in () if is_paused else find_zombies(parents, self._proc):
+            since, looks = self._zombies.get(pid, (now, 0))
+            zombies[pid] = since, looks + 1
+        self._zombies = zombies
+        return [
+            pid
+            for pid, (since, looks) in zombies.items()
+            if looks >= MIN_LOOKS and now >= since + STALL_SECONDS
+        ]
 
 
 def read_work(pid: int, proc: Path = PROC) -> Work:

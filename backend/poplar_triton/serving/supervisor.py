@@ -31,6 +31,7 @@ from poplar_triton.serving.starting import (
     start_first,
 )
 from poplar_triton.serving.stubs import OrphanWatch, Stall, StallWatch, Stub
+from poplar_triton.serving.stuck_calls import StuckCalls
 from poplar_triton.serving.traffic import TrafficWatch
 
 LOOK_SECONDS = 0.2
@@ -175,6 +176,7 @@ class Supervisor:
         self._canary = self._make_canary()
         self._leaks = LeakMeter()
         self._orphans = OrphanWatch(self._clock)
+        self._stuck = StuckCalls(self._server, self._state, self._tell, self._clock)
         self._state.start_seconds = self._server.ready_seconds
         self._shortage = ""
         self._num_threads = 0  # of a reload: while it loads both the old and the new have theirs
@@ -229,12 +231,13 @@ class Supervisor:
         if due:
             self._server.restrict_memory()
             self._measure(living)
+            self._stuck.scan(self._watch, living, lost)
         self._known = set(living)
         self._classifier.learn_models(living)
         self._served = {stub.model for stub in (*living, *lost)}
         if due or (not is_paused and (self._dead or lost != self._lost)):
             self._classify_lost(lost)
-        self._state.note_stubs(living, self._dead)
+        self._state.note_stubs(living, [*self._dead, *self._stuck.dead])
         if due:
             self._forget_found_models()
             self._ask()
@@ -260,7 +263,7 @@ class Supervisor:
             return ""
         if self._state.lost_models and self._restarts.is_one_left:
             return "its models that are not loaded"
-        return "its dead instances" if self._dead else ""
+        return "its dead instances" if self._dead or self._stuck.dead else ""
 
     def _forget_found_models(self) -> None:
         """Forget the lost models that are served meanwhile."""
@@ -294,6 +297,7 @@ class Supervisor:
                 "killing it"
             )
             self._state.note_leak(stubs=1)
+            self._stuck.account([stub.pid])
             with suppress(ProcessLookupError):
                 os.kill(stub.pid, signal.SIGKILL)
         has_left = self._healer.has_tried and not self._healer.is_at_work
@@ -333,6 +337,7 @@ class Supervisor:
         if self._dead and not dead:
             self._tell("all instances are alive again")
         self._dead = dead
+        self._stuck.account(stub.pid for stub in dead)
 
     def _ask(self) -> None:
         """Check whether the server is ready. A server that has been silent for long is given up."""

@@ -1,8 +1,10 @@
 """Fixtures of supervisors that are played."""
 
+from types import SimpleNamespace
+
 import pytest
 from played_supervisor import PlayedWatch
-from poplar_triton.serving import starting, supervisor
+from poplar_triton.serving import starting, stuck_calls, supervisor
 
 
 @pytest.fixture
@@ -13,6 +15,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(starting, "LOOK_SECONDS", 0.0)
     offered: list[int] = []
     monkeypatch.setattr(starting, "StubWatch", lambda *_, **__: PlayedWatch.current)
+    no_zombies = SimpleNamespace(scan=lambda *_, **__: [])
+    monkeypatch.setattr(stuck_calls, "ZombieWatch", lambda _: no_zombies)
     for module in (supervisor, starting):
         monkeypatch.setattr(module, "StallWatch", PlayedWatch)
         monkeypatch.setattr(module, "offer_to_oom_killer", lambda pid, points: offered.append(pid))

@@ -20,6 +20,9 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving import installation, server, server_resources
 from poplar_triton.serving.repository import check_backends, check_repository
 from poplar_triton.serving.server import TritonServer
+from waiting import wait_until
+
+from popef._tools.progress import find_zombies
 
 BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
 
@@ -138,6 +141,15 @@ def test_a_server_that_does_not_stop_is_killed_with_its_children(repository, pla
     assert started.exit_status == -signal.SIGKILL
     assert select.select([child], [], [], 20)[0], "it has ended"
     os.close(child)
+
+
+def test_a_server_with_a_dead_process_gets_its_own_exit_timeout_only(repository, play, monkeypatch):
+    monkeypatch.setattr(server, "STOP_MARGIN_SECONDS", "no number: not waited for")
+    called = play(deaf=True, child=True)
+    with TritonServer(repository, options=["--exit-timeout-secs=0"]) as started:
+        os.kill(called()["child"], signal.SIGKILL)
+        wait_until(lambda: find_zombies([started.pid]), "it is dead")
+    assert started.exit_status == -signal.SIGKILL
 
 
 def test_a_server_that_was_ready_gets_longer_to_stop_than_one_that_loads(

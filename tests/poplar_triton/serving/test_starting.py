@@ -74,9 +74,9 @@ def stage(tmp_path, monkeypatch):
     stage = Stage(tmp_path)
     folder, clock = tmp_path, lambda: stage.now
     monkeypatch.setattr(stubs, "ProgressWatch", lambda: ProgressWatch(folder, clock))
-    watch, zombies = starting.StubWatch, starting.find_zombies
+    watch, zombies = starting.StubWatch, starting.ZombieWatch
     monkeypatch.setattr(starting, "StubWatch", lambda *a, **k: watch(*a, **k, proc=folder))
-    monkeypatch.setattr(starting, "find_zombies", lambda pids: zombies(pids, folder))
+    monkeypatch.setattr(starting, "ZombieWatch", lambda clock: zombies(clock, folder))
     monkeypatch.setattr(starting, "offer_to_oom_killer", lambda *_: None)
     monkeypatch.setattr(starting.os, "kill", lambda pid, _: stage.killed.append(pid))
     return stage
