@@ -6,12 +6,14 @@ reader of the log.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import IO
@@ -89,7 +91,12 @@ def _now() -> str:
 
 _KEPT_LINES = 50
 REPEAT_SECONDS = 10.0
-"""Minimum time between two lines that say how often the last line was repeated."""
+"""Minimum time between two lines that say how often a line was repeated."""
+MAX_COPIES = 10
+"""Maximum number of equal warnings or errors in that time that are copied though other lines come
+between them: more than the same fault of each of some models, and few enough for any disk."""
+_MAX_TEXTS = 64
+"""Maximum number of texts of which the repeats are counted at once."""
 _HEADER = re.compile(r"^[IWEF]\d{4} \S+ +\d+ ")
 """Part of a line of Triton's log that differs between two lines of the same text: level and date,
 time, process."""
@@ -130,10 +137,19 @@ def _is_harmless(line: str) -> bool:
     return any(text in line for text in _WITHOUT_GPU) and not _GPU.exists()
 
 
+@dataclass(slots=True)
+class _Often:
+    """How often a text came since a moment: how many lines of it were copied, and how many not."""
+
+    since: float
+    copied: int = 0
+    hidden: int = 0
+
+
 class _Repeats:
-    """Passes lines on to `copy`, but counts those that say the same as the line before. Triton logs
-    some errors without end, such as two hundred thousand lines a second that it may open no more
-    files.
+    """Passes lines on to `copy`, but counts those that say the same as the line before, and
+    warnings and errors that come too often between others. Triton logs some errors without end,
+    such as two hundred thousand lines a second that it may open no more files.
     """
 
     def __init__(
@@ -143,30 +159,67 @@ class _Repeats:
         self._clock = clock
         self._line = ""
         self._text: str | None = None
+        self._is_hidden = False
         self._number = 0
         self._told_at = 0.0
+        self._often: dict[str, _Often] = {}
+        """Last texts of warnings and errors, the oldest count first."""
 
     def copy(self, line: str) -> None:
         """Copy a line, or count it."""
         text = _HEADER.sub("", line)
         if text != self._text:
-            self.tell()
+            self._tell_repeats()
             self._text = text
-            self._copy(line)
+            self._is_hidden = not line.startswith("I") and self._is_too_often(text)
+            if not self._is_hidden:
+                self._copy(line)
             return
         self._line = line
         self._number += 1
         if self._clock() >= self._told_at + REPEAT_SECONDS:
-            self.tell()
+            self._tell_repeats()
 
     def tell(self) -> None:
-        """Copy a line with the number of repeats since the last such line; a single one is copied
-        itself."""
-        if self._number:
-            number = self._number
-            self._copy(self._line if number == 1 else f"the last line was repeated {number} times")
-        self._number = 0
+        """Copy a line for each number of repeats that is not told yet."""
+        self._tell_repeats()
+        self._tell_hidden(until=math.inf)
+
+    def _tell_repeats(self) -> None:
+        """Copy a line with the number of repeats of the last line since the last such line; a
+        single one is copied itself."""
+        number, self._number = self._number, 0
         self._told_at = self._clock()
+        if number and self._is_hidden and self._text is not None:
+            self._count(self._text).hidden += number
+        elif number:
+            self._copy(self._line if number == 1 else f"the last line was repeated {number} times")
+        self._tell_hidden(until=self._told_at - REPEAT_SECONDS)
+
+    def _is_too_often(self, text: str) -> bool:
+        """Count a text, and return whether it is not to be copied now."""
+        often = self._count(text)
+        if often.copied < MAX_COPIES:
+            often.copied += 1
+            return False
+        often.hidden += 1
+        return True
+
+    def _count(self, text: str) -> _Often:
+        if text not in self._often and len(self._often) >= _MAX_TEXTS:
+            self._tell_hidden(until=next(iter(self._often.values())).since)
+        return self._often.setdefault(text, _Often(self._clock()))
+
+    def _tell_hidden(self, until: float) -> None:
+        """Forget the counts that began at `until` or before, and copy a line for each text that was
+        not copied each time."""
+        while self._often:
+            text, often = next(iter(self._often.items()))
+            if often.since > until:
+                return
+            del self._often[text]
+            if often.hidden:
+                self._copy(f"this line was repeated {often.hidden} times: {text}")
 
 
 class ServerOutput:

@@ -113,6 +113,52 @@ def test_a_line_that_repeats_the_last_one_is_counted():
     assert lines == [error, "the last line was repeated 5 times", "other", "other"]
 
 
+def test_errors_that_take_turns_without_end_are_counted_too():
+    lines, clock = [], Clock()
+    repeats = log._Repeats(lines.append, clock)
+    errors = [f"E1125 22:22:36.379557 30799 server.cc:241] full {number}" for number in range(3)]
+    for _ in range(1000):
+        for error in errors:
+            repeats.copy(error)
+            repeats.copy(error)
+    assert len(lines) <= 2 * 3 * log.MAX_COPIES
+    shown = len(lines)
+    clock.now = log.REPEAT_SECONDS + 1
+    repeats.copy("I1125 22:22:47.1 30799 server.cc:1] other")
+    (*counts, last) = lines[shown:]
+    assert last.endswith("other")
+    assert counts == [
+        f"this line was repeated {2000 - shown // 3} times: server.cc:241] full {number}"
+        for number in range(3)
+    ]
+
+
+def test_texts_of_which_there_are_many_take_little_memory_and_none_is_lost():
+    lines, clock = [], Clock()
+    repeats = log._Repeats(lines.append, clock)
+    for number in range(1000):
+        clock.now += 0.001
+        repeats.copy(f"[warn] {number}")
+        repeats.copy("[warn] often")
+    repeats.tell()
+    assert len(repeats._often) == 0
+    assert sum(line.startswith("[warn] ") and line != "[warn] often" for line in lines) == 1000
+    counted = [
+        re.fullmatch(r"this line was repeated (\d+) times: \[warn\] often", x) for x in lines
+    ]
+    hidden = sum(int(found[1]) for found in counted if found)
+    assert hidden + lines.count("[warn] often") == 1000
+
+
+def test_what_is_no_warning_is_copied_each_time_that_it_does_not_repeat_the_last_line():
+    lines = []
+    repeats = log._Repeats(lines.append, Clock())
+    logged = [f"I1125 22:22:36.{place % 2} 1 a.cc:1] {place % 2}" for place in range(100)]
+    for line in logged:
+        repeats.copy(line)
+    assert lines == logged
+
+
 def test_lines_without_end_are_bounded_and_the_limit_that_they_name_is_a_reason(capsys):
     line = "[warn] Error from accept() call: Too many open files\n"
     with Log() as written:
