@@ -213,6 +213,9 @@ class TritonPythonModel:
         for thread in self._threads:
             thread.join(10)
         self._tensors.clear()
+        # The stub unmaps its shared memory before Python ends. What Python frees there afterwards,
+        # such as a request in a cycle of references, is a segmentation fault.
+        gc.collect()
 
     def _compute(self, requests: Sequence[Request]) -> list[pb_utils.InferenceResponse]:
         """Return the responses of a call, in tensors of an earlier call where there are any."""

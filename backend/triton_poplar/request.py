@@ -76,6 +76,10 @@ class Request:
     def fail(self, error: RequestError, kind: str) -> None:
         """Answer with `error`, unless the request already has one. `kind` is the error kind in the
         metrics."""
+        # Tracebacks refer to frames, and those to the request: its memory, and that of the reply,
+        # would wait for the garbage collector. Triton's stub ends with a segmentation fault if an
+        # InferenceRequest is still there then.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         if self.error is None:
             self.error, self.error_kind = error, kind
 
@@ -117,7 +121,7 @@ class Request:
         """Return the answer by friendly name. Raises RequestError if the request failed or its rows
         were never computed."""
         if self.error is not None:
-            raise self.error
+            raise RequestError(str(self.error), self.error.code)
         answer = {}
         state = self._state
         for name, tensor in state.outputs.items():

@@ -1,9 +1,12 @@
 """Requests to the session thread: each is answered once and in order, and the queue is bounded."""
 
 import dataclasses
+import gc
 import json
 import threading
 import time
+import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -436,3 +439,36 @@ def test_a_model_without_inputs_answers_each_request_once(mode, compile_popef, t
         assert each.started_ns
     assert instance.read_statistics().rows == 5
     instance.close()
+
+
+class Reply:
+    """Stands for an object of Triton, whose memory ends with the process's last request."""
+
+
+@pytest.mark.parametrize("kind", ["bad", "failed", "expired", "answered", "never computed"])
+def test_a_request_is_freed_at_once_whatever_its_answer_was(kind, make_instance):
+    """What only the garbage collector frees would be freed after Triton's stub has unmapped it."""
+    instance, _ = make_instance()
+    reply = Reply()
+    width = 5 if kind == "bad" else 4
+    asked = Request(instance.model_state, {"x": np.ones((1, width), np.float32)}, (), reply, 1)
+    if kind == "failed":
+        try:
+            raise ValueError(asked)
+        except ValueError as error:
+            asked.fail_run(error)
+    elif kind == "expired":
+        wait_until(asked.expire, "it has waited too long")
+    elif kind == "answered":
+        asked.expires_ns += 10**12
+        instance.execute([asked])
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(RequestError):
+            asked.outputs()
+        freed = weakref.ref(reply)
+        del asked, reply
+        assert freed() is None
+    finally:
+        gc.enable()
