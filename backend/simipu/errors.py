@@ -66,7 +66,8 @@ class DeviceLostError(SimIpuError):
     run again.
 
     `how` describes the end of its process. `by_signal` says that a signal ended or stopped the
-    process, and `from_outside` that the signal was none by which a process ends itself.
+    process, and `from_outside` that the signal was none by which a process ends itself. `began` is
+    false if the process had not read the whole request: it had computed nothing of it.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class DeviceLostError(SimIpuError):
         how: str = "",
         by_signal: bool = False,
         from_outside: bool = False,
+        began: bool = True,
     ) -> None:
         super().__init__(message)
         self.how, self.by_signal, self.from_outside = how, by_signal, from_outside
+        self.began = began
 
 
 class RunTimeoutError(DeviceLostError):

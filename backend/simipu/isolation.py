@@ -103,8 +103,8 @@ def warn_of_missing_confinement() -> None:
 
 class IsolatedGraph:
     """A graph that a child process computes. A child that died or took too long in a run is
-    replaced at once, and loads the graph again before the next run. One that died between runs is
-    replaced before the next run."""
+    replaced at once, and loads the graph again before the next run. One that died or was stopped
+    between runs is replaced before the next run, or in it, if it has not read the request."""
 
     def __init__(
         self,
@@ -149,7 +149,20 @@ class IsolatedGraph:
         if not self._loaded:
             self._load(self._options.ready_seconds)
         limit_seconds, count = self._options.limit_seconds, len(names)
-        return self._ask(("run", names, feeds), limit_seconds, lambda it: decode_arrays(it, count))
+        question = "run", names, feeds
+
+        def decode(answer: bytearray) -> list[Array]:
+            return decode_arrays(answer, count)
+
+        try:
+            return self._ask(question, limit_seconds, decode)
+        except errors.DeviceLostError as error:
+            if error.began:
+                raise
+            # It was stopped or killed while it was idle, too short a time before to be noticed.
+            _log.warning("%s: the idle engine's process %s", self._label, error.how)
+        self._load(self._options.ready_seconds)
+        return self._ask(question, limit_seconds, decode)
 
     def _stalls_idle(self) -> bool:
         """Return whether the child is stopped while idle, after waiting for a short stop to end.
@@ -271,6 +284,7 @@ class IsolatedGraph:
         except (*LOST, AnswerError) as error:
             self._check_cancelled()
             is_unwanted = self._child is self._unwanted
+            began = not isinstance(error, BrokenPipeError) and not self._child.channel.has_unread
             status = self._replace()
             if is_unwanted:
                 raise errors.RunUnwantedError(errors.UNWANTED) from None
@@ -286,6 +300,7 @@ class IsolatedGraph:
                 how=how,
                 by_signal=by_signal,
                 from_outside=from_outside,
+                began=began,
             ) from None
 
     def _replace(self) -> int:

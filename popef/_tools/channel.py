@@ -7,13 +7,17 @@ caller's business.
 
 from __future__ import annotations
 
+import array
+import fcntl
 import math
 import pickle
 import select
 import socket
 import struct
+import termios
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -60,6 +64,15 @@ class Channel:
             poll = self._polls[event] = select.poll()
             poll.register(self._connection, event)
         return bool(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the other side has not yet read all that was sent to it. False once it is gone,
+        or if the system does not tell."""
+        unread = array.array("i", [0])
+        with suppress(OSError):
+            fcntl.ioctl(self._connection, termios.TIOCOUTQ, unread)
+        return unread[0] > 0
 
     def send(self, *parts: bytes | bytearray | memoryview, wait: Wait | None = None) -> None:
         """Send one frame made of `parts`. `wait` is called while the other side does not read."""
