@@ -22,6 +22,8 @@ _VECTOR = 1
 _RECURRENT, _FIRST_STATE = 2, 5
 """Index of the input of a recurrent network that is its first hidden state; that of an LSTM's cells
 is the next."""
+_FILLS = 9
+"""First opset with ConstantOfShape."""
 _WIDER: Mapping[int, int] = {
     TensorProto.INT8: TensorProto.INT32,
     TensorProto.INT16: TensorProto.INT32,
@@ -81,11 +83,15 @@ def _cut_regions(op: Tape, site: Site[GraphContext]) -> Results:
 
 
 def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
-    """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
-    initial states: ONNX Runtime ends the process."""
-    known = around.shapes.get(node.input[0], (None,))
-    is_static = None not in known and _find_hidden(node, around) is not None
-    return _recur_over_nothing if is_static and 0 in known else None
+    """Compute the results of a recurrent network of no steps or no rows as its initial states or
+    empty tensors, and one without input features with a feature that is 0: ONNX Runtime ends the
+    process, or leaves out the states and the recurrence."""
+    steps, rows, features = around.shapes.get(node.input[0], (None,) * 3)
+    if 0 in (steps, rows):
+        # Before opset 9 no operator makes a tensor of a size that is computed.
+        can_fill = None not in (steps, rows) or (steps == 0 and around.opset >= _FILLS)
+        return _recur_over_nothing if can_fill and _find_hidden(node, around) else None
+    return _recur_without_features if features == 0 else None
 
 
 def _find_hidden(node: onnx.NodeProto, around: GraphContext) -> int | None:
@@ -94,25 +100,41 @@ def _find_hidden(node: onnx.NodeProto, around: GraphContext) -> int | None:
     return int(attribute(node, "hidden_size", 0)) or held
 
 
+def _recur_without_features(op: Tape, site: Site[GraphContext]) -> Results:
+    """Write the network with one feature that is 0 for all steps and has weights of 0."""
+    source, weights, *others = site.node.input
+    pads = [0, 0, 0, 0, 0, 1]
+    padded = [op.Pad(op.read(name, TensorProto.FLOAT), pads=pads) for name in (source, weights)]
+    return op.copy(site.node, [*padded, *others])
+
+
 def _recur_over_nothing(op: Tape, site: Site[GraphContext]) -> Results:
     node = site.node
     # The shapes of results that are still to be rounded are not known; the input's is.
-    first, second = (size or 0 for size in site.facts.shapes[node.input[0]][:2])
+    steps, rows = site.facts.shapes[node.input[0]][:2]
     ways = 2 if site.get("direction") == "bidirectional" else 1
-    hidden = _find_hidden(node, site.facts) or 0
-    is_batch_first = site.get("layout", 0)
-    whole = [first, second, ways, hidden] if is_batch_first else [first, ways, second, hidden]
-    last = [first, ways, hidden] if is_batch_first else [ways, second, hidden]
+    hidden = _find_hidden(node, site.facts)
     dtype = helper.tensor_dtype_to_np_dtype(site.x.element_type or TensorProto.FLOAT)
-    zero = numpy_helper.from_array(np.zeros(1, dtype))
+
+    def fill(*sizes: int | None) -> Value:
+        if None not in sizes:
+            return op.constant(np.zeros([size or 0 for size in sizes]), dtype)
+        # One size at most is not known, that of the rows: weights are constants.
+        count = op.Gather(op.Shape(site.x), op.ints([1]))
+        parts = [count if size is None else op.ints([size]) for size in sizes]
+        zero = numpy_helper.from_array(np.zeros(1, dtype))
+        return op.ConstantOfShape(op.Concat(*parts, axis=0), value=zero)
+
     results: list[Value | None] = []
     # The last states are the outputs from 1 on, the first ones the inputs from 5 on.
     for place in range(len(node.output)):
         state = site.optional(place + _FIRST_STATE - 1) if place else None
         if not site.has_output(place) or state is not None:
             results.append(state)
+        elif place:
+            results.append(fill(ways, rows, hidden))
         else:
-            results.append(op.ConstantOfShape(op.ints(last if place else whole), value=zero))
+            results.append(fill(steps, ways, rows, hidden))
     return results
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simipu.operators import guards
+from simipu.operators import guards, wrapping
 from simipu.operators.entries.makers import BOUNDED, EXACT, GROWING, OF_OTHERS, elementwise, family
 from simipu.operators.entry import Operator
 from simipu.operators.formulas import composite
@@ -75,7 +75,14 @@ ELEMENTWISE: Mapping[str, Operator] = {
     ),
     **elementwise("Log", Elementwise(InnerLoop(6, 4), InnerLoop(12, 2)), BOUNDED, sdk="yes"),
     **elementwise(
-        "Pow", ew.power, GROWING, floats_only=True, in_place=(0,), reads_scalars=True, sdk="yes"
+        "Pow",
+        ew.power,
+        GROWING,
+        guard=wrapping.power,
+        floats_only=True,
+        in_place=(0,),
+        reads_scalars=True,
+        sdk="yes",
     ),
     **elementwise("Erf", ew.ERF, BOUNDED, sdk="yes"),
     **elementwise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simipu.operators import counts, extremes
+from simipu.operators import counts, extremes, wrapping
 from simipu.operators.entries.makers import BOUNDED, EXACT, GROWING, family, reduced
 from simipu.operators.entry import Family, Operator
 from simipu.operators.formulas import composite, reducing
@@ -20,17 +20,31 @@ _LAYER_NORM_IN_SDK = (
 
 REDUCING: Mapping[str, Operator] = {
     **reduced(
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
+        "ReduceL2 ReduceLogSum ReduceLogSumExp",
         family=Family.REDUCTION,
         floats_only=True,
         sdk="yes",
     ),
-    **reduced("ReduceSum", family=Family.REDUCTION, sdk="yes"),
+    **reduced(
+        "ReduceL1 ReduceSumSquare",
+        guard=wrapping.reduction,
+        family=Family.REDUCTION,
+        floats_only=True,
+        sdk="yes",
+    ),
+    **reduced("ReduceSum", guard=wrapping.reduction, family=Family.REDUCTION, sdk="yes"),
     **reduced(
         "ReduceMax ReduceMin", EXACT, guard=extremes.reduction, family=Family.REDUCTION, sdk="yes"
     ),
-    **reduced("ReduceMean", BOUNDED, family=Family.REDUCTION, floats_only=True, sdk="yes"),
-    **reduced("ReduceProd", GROWING, family=Family.REDUCTION, sdk="yes"),
+    **reduced(
+        "ReduceMean",
+        BOUNDED,
+        guard=wrapping.reduction,
+        family=Family.REDUCTION,
+        floats_only=True,
+        sdk="yes",
+    ),
+    **reduced("ReduceProd", GROWING, guard=wrapping.reduction, family=Family.REDUCTION, sdk="yes"),
     **family("ArgMax ArgMin", rows.arg, composite.arg_extreme, guard=extremes.place, sdk="yes"),
     **family(
         "CumSum",

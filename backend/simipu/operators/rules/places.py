@@ -181,13 +181,13 @@ class Node:
         if place.before != 1:
             raise NotIndependent(f"constant {name!r} is combined with rows in several parts")
         # With block 2 and a batch of 3, "a b a b a b" is the same for each row, and "a b" its part.
+        if value.shape[axis] != place.size(self.batch):
+            raise NotIndependent(f"constant {name!r} differs from row to row")
         first = value.take(range(place.block), axis)
         repeats = [1] * value.ndim
         repeats[axis] = value.shape[axis] // place.block
-        same = value.shape[axis] == place.size(self.batch) and np.array_equal(
-            value, np.tile(first, repeats), equal_nan=value.dtype.kind == "f"
-        )
-        if not same:
+        repeated = np.tile(first, repeats)
+        if not np.array_equal(value, repeated, equal_nan=value.dtype.kind == "f"):
             raise NotIndependent(f"constant {name!r} differs from row to row")
         return first
 
