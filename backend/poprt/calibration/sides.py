@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
 from simipu import GraphOptions, Lowered, count_all_operations, lower_model, open_lowered
 from simipu.kernels import find_kernels
@@ -77,10 +77,7 @@ class Side:
             # A run for a few tensors of a large graph computes only what they need.
             replace_outputs(
                 lowered.graph,
-                [
-                    known.get(name) or helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-                    for name in wanted
-                ],
+                [known.get(name) or helper.make_empty_tensor_value_info(name) for name in wanted],
             )
             drop_unread_nodes(lowered.graph)
             left_out = find_unsafe_optimisers(lowered, values)
