@@ -34,7 +34,7 @@ CONVERSION = (
         "limit_ir_version list_outputs_once sort_graph remove_initializer_from_input "
         "remove_outputs add_checkpoints fix_inputs const_input_shape upgrade_legacy_opset "
         "convert_version settle_bodies settle_defaults settle_layouts settle_slices settle_slopes "
-        "settle_windows settle_bits settle_conditions"
+        "settle_windows settle_nothing settle_bits settle_conditions"
     ).split(),
     # Folding: compute constants once, and remove what need not be computed.
     *(
@@ -87,7 +87,8 @@ PREPARATION = (
     *(
         "spell_domains inline_custom_operators admit limit_ir_version list_outputs_once "
         "remove_initializer_from_input upgrade_legacy_opset keep_outputs settle_bodies "
-        "settle_defaults settle_layouts settle_slopes settle_windows forget_declared_shapes "
+        "settle_defaults settle_layouts settle_slices settle_slopes settle_windows "
+        "forget_declared_shapes settle_nothing "
         "widen_integers check_chip_operators carry_caches resolve_sequences fold_shapes "
         "check_static unique_name_for_nodes check_ipu_operators check_demand declare_outputs"
     ).split(),

@@ -81,6 +81,10 @@ class SettleWindows(_Reshaping):
         if padding is not None and window.exceeds_stride:
             padding, rests = window.split_output_padding(padding)
             dropped.append("output_padding")
+        if padding is not None and window.counts_pads and attribute(node, "ceil_mode", 0):
+            # What a window has behind the padding is not counted, and the padding is.
+            source, padding = _pad_apart(op, source, window.explicit_pads, padding)
+            dropped.append("count_include_pad")
         if padding is not None:
             dropped += ["auto_pad", "output_shape"]
             pads = [before for before, _ in padding] + [behind for _, behind in padding]
@@ -106,6 +110,19 @@ class SettleWindows(_Reshaping):
             last.element_type = site.x.element_type
             return _append_zeros(op, last, site.optional(2), rests)
         return op.copy(node, inputs, dropped, **attributes)
+
+
+def _pad_apart(op: Tape, source: Value, pads: Pads, whole: Pads) -> tuple[Value, Pads]:
+    """Return a padded tensor, and what is left of the `whole` padding of its spatial axes. Padding
+    behind the last window is left out: another window could begin there."""
+    pads = [
+        (before, min(behind, last)) for (before, behind), (_, last) in zip(pads, whole, strict=True)
+    ]
+    rest = [(0, last - behind) for (_, behind), (_, last) in zip(pads, whole, strict=True)]
+    if any(map(any, pads)):
+        sides = [[0, 0, *side] for side in zip(*pads, strict=True)]
+        source = op.Pad(source, pads=[*sides[0], *sides[1]], value=0.0)
+    return source, rest
 
 
 def _append_zeros(
@@ -164,6 +181,12 @@ class _Window:
         return self._find_ceiled() if attribute(self._node, "ceil_mode", 0) else None
 
     @property
+    def counts_pads(self) -> bool:
+        """Flag of an AveragePool with explicit padding that is counted."""
+        counts = attribute(self._node, "count_include_pad", 0)
+        return bool(counts) and self._auto not in _SAME
+
+    @property
     def rounds_twice(self) -> bool:
         """Flag that the node has `ceil_mode` and a padding that leaves nothing to round."""
         return self._auto in _SAME and bool(attribute(self._node, "ceil_mode", 0))
@@ -213,13 +236,11 @@ class _Window:
         ]
 
     def _skips(self) -> bool:
-        """Return whether ONNX Runtime rejects a pool because a window smaller than its stride gives
-        a negative padding."""
-        is_refused = self._node.op_type == "MaxPool" or (
-            self._node.op_type == "AveragePool"
-            and not attribute(self._node, "count_include_pad", 0)
+        """Return whether a window of a pool is smaller than its stride: ONNX Runtime rejects the
+        negative padding that it then finds, or moves the windows of an LpPool by it."""
+        return self._node.op_type in _POOLS and any(
+            extent < stride for _, extent, stride in self._axes
         )
-        return is_refused and any(extent < stride for _, extent, stride in self._axes)
 
     def _find_same(self) -> Pads:
         totals = [
@@ -334,26 +355,38 @@ class SettleDefaults(NodeRule):
 
 @_settle("settle_slices", before="constant_folding")
 class SettleSlices(_Reshaping):
-    """Limit the starts of Slices of opsets before 10 to their axes, because ONNX's shape inference
-    finds no size for a start before the first element, counted from the end."""
+    """Write Slices of opsets before 10 so that ONNX's shape inference finds their sizes: it needs
+    axes in ascending order, starts that are not before the first element, counted from the end, and
+    no end before its start."""
 
     op_types = frozenset(("Slice",))
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
-        """Return the node with bounds within the axis."""
+        """Return the node with sorted axes and with bounds within them."""
         shape, starts = site.facts.shape(site.node.input[0]), attribute(site.node, "starts")
         if shape is None or starts is None:
             return None
-        axes = site.get("axes") or range(len(starts))
-        given = {name: list(attribute(site.node, name)) for name in ("starts", "ends")}
-        limited = {
-            name: [max(bound, -shape[axis]) for bound, axis in zip(bounds, axes, strict=True)]
-            for name, bounds in given.items()
-        }
-        if limited == given:
+        ends = list(attribute(site.node, "ends"))
+        axes = list(site.get("axes") or range(len(starts)))
+        if not len(starts) == len(ends) == len(set(axes)):
+            return None
+        bounds = sorted(
+            (axis % len(shape), *_limit_bounds(start, end, shape[axis]))
+            for axis, start, end in zip(axes, starts, ends, strict=True)
+            if -len(shape) <= axis < len(shape)
+        )
+        limited = [list(column) for column in zip(*bounds, strict=True)]
+        if len(bounds) < len(axes) or limited in ([axes, list(starts), ends], []):
             return None
         self._is_stale = True
-        return op.copy(site.node, **limited)
+        return op.copy(site.node, **dict(zip(("axes", "starts", "ends"), limited, strict=True)))
+
+
+def _limit_bounds(start: int, end: int, size: int) -> tuple[int, int]:
+    """Return the bounds of a slice along an axis, with which it is the same. Others than negative
+    ones and those of nothing stay: the axis may be the batch."""
+    first, last, _ = slice(start, end).indices(size)
+    return (0, 0) if last <= first else (max(start, -size), max(end, -size))
 
 
 @_settle("settle_slopes", before="constant_folding")
