@@ -123,7 +123,7 @@ class CompiledModel:
         Weights that a load program would load, and that are in none of the files, are missing.
         """
         data = {tensor.info.name(): tensor for tensor in self.popef_model.tensors}
-        weights = {each.name: each.array() for each in self.executable.constants}
+        weights = {constant.name: constant.array() for constant in self.executable.constants}
         for index in self.popef_model.metadata.programFlow().load():
             for stream in self.executable.program(index).streams:
                 if stream.tensor in data:
@@ -226,7 +226,7 @@ def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
     plan = []
     for program in mains:
         inputs, outputs = (
-            [names[each.handle] for each in program.streams if each.direction is direction]
+            [names[stream.handle] for stream in program.streams if stream.direction is direction]
             for direction in DIRECTIONS.values()
         )
         plan.append((program.index, inputs, outputs))

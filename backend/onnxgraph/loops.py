@@ -15,7 +15,7 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
-            values = (each.t for each in node.attribute if each.name == "value")
+            values = (entry.t for entry in node.attribute if entry.name == "value")
             known.update((node.output[0], value) for value in values)
     return {
         name: tensor

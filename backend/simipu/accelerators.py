@@ -251,7 +251,7 @@ def uses_openvino(chosen: Sequence[ChosenAccelerator]) -> bool:
 
 def join_names(kernels: Iterable[str]) -> str:
     """Return the names of what computes several graphs, without repetitions."""
-    return ",".join(dict.fromkeys(name for each in kernels for name in each.split(",") if name))
+    return ",".join(dict.fromkeys(name for kernel in kernels for name in kernel.split(",") if name))
 
 
 def describe_engines(chosen: Sequence[ChosenAccelerator]) -> str:

@@ -223,14 +223,14 @@ def _admit_to_openvino(lowered: Lowered, program: Program, title: str) -> Lowere
             "accelerator"
         )
     kind = TensorProto.DOUBLE
-    doubles = [each.name for each in model.graph.initializer if each.data_type == kind]
+    doubles = [tensor.name for tensor in model.graph.initializer if tensor.data_type == kind]
     infos = (*model.graph.input, *model.graph.output)
-    doubles += [each.name for each in infos if each.type.tensor_type.elem_type == kind]
+    doubles += [info.name for info in infos if info.type.tensor_type.elem_type == kind]
     doubles += [
         node.name or node.output[0]
         for node in iter_nodes(model.graph)
         if node.op_type == "Cast"
-        and any(each.name == "to" and each.i == kind for each in node.attribute)
+        and any(entry.name == "to" and entry.i == kind for entry in node.attribute)
     ]
     if doubles:
         raise AcceleratorError(

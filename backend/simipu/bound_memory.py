@@ -24,7 +24,7 @@ class BoundMemory:
     """Memory of one session, for one thread at a time."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
-        self._types = {each.name: each.type for each in session.get_outputs()}
+        self._types = {result.name: result.type for result in session.get_outputs()}
         self._binding = session.io_binding()
         # Without the checks of ONNX Runtime's Python classes.
         self._bind_input = self._binding._iobinding.bind_input  # noqa: SLF001

@@ -310,7 +310,9 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
     """Return the duration of a device iteration of MAIN `program`; for a fused program, that of the
     slowest branch. Replicas compute in parallel and share the host's link."""
     if program.branches:
-        timings = [iteration_timing(each, target, replication_factor) for each in program.branches]
+        timings = [
+            iteration_timing(branch, target, replication_factor) for branch in program.branches
+        ]
         return max(timings, key=lambda timing: timing.interval)
     transfers = _transfer_seconds(program, target, replication_factor)
     between = target.seconds(program.interval_cycles or program.cycles)
@@ -358,8 +360,13 @@ class _LoadedMain:
         # Facts that are checked after each run, in the form that is fastest to compare. The axis of
         # the batch is None without a batch.
         self._given = [
-            (each, each.dtype, self._row_shape(each), each.batch_axis if self.batch_size else None)
-            for each in self.outputs
+            (
+                result,
+                result.dtype,
+                self._row_shape(result),
+                result.batch_axis if self.batch_size else None,
+            )
+            for result in self.outputs
         ]
         self._moves_inputs = any(stream.batch_axis for stream in self.inputs)
         self._moves_outputs = any(stream.batch_axis for stream in self.outputs)

@@ -231,7 +231,7 @@ class SimulatedExecutable:
             ),
             constants=_decode_constants(message.constants, constants),
             numerics=Numerics(
-                **{each.name: getattr(message.numerics, each.name) for each in fields(Numerics)}
+                **{field.name: getattr(message.numerics, field.name) for field in fields(Numerics)}
             ),
         )
 

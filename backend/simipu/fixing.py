@@ -44,7 +44,7 @@ def fix_inputs(
                 f"{value.dtype} of shape {value.shape}"
             )
     constants = [Constant.of(name, value) for name, value in fixed.items()]
-    weights = {each.name: each.array() for each in (*executable.constants, *constants)}
+    weights = {constant.name: constant.array() for constant in (*executable.constants, *constants)}
     programs = tuple(
         _fix(program, fixed, weights, batch_axis) if program.kind is ProgramKind.MAIN else program
         for program in executable.programs

@@ -150,9 +150,9 @@ def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights)
     in_place = {weight.source for weight in held}
     copied = [name for name in lowered.reads if name not in in_place]
     others = {
-        each.name: getattr(lowered, each.name)
-        for each in fields(Lowered)
-        if each.name not in ("compiled", "model", "sources", "weights")
+        field.name: getattr(lowered, field.name)
+        for field in fields(Lowered)
+        if field.name not in ("compiled", "model", "sources", "weights")
     }
     sizes = {"compiled": len(lowered.compiled), "model": len(lowered.model)}
     encoded = json.dumps({"fields": others, "weights": list(map(asdict, held)), **sizes}).encode()

@@ -284,7 +284,7 @@ def _explain(error: Exception, model: onnx.ModelProto) -> str:
     from onnxgraph import iter_nodes
 
     # Each is the operator, behind its domain, or before the opset.
-    missing = [each.strip().split(".")[-1].partition("-")[0] for each in found[1].split(",")]
+    missing = [part.strip().split(".")[-1].partition("-")[0] for part in found[1].split(",")]
     node = next((each for each in iter_nodes(model.graph) if each.op_type in missing), None)
     named = f" (node {node.name or node.output[0]!r})" if node is not None else ""
     return f"has no operator {missing[0]}{named}; remove the accelerator, or let it fall back"

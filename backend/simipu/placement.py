@@ -27,9 +27,9 @@ Place = tuple[int, int | None]
 def has_placement(graph: onnx.GraphProto) -> bool:
     """Return whether a node names its IPU or its stage."""
     return any(
-        each.name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE)
+        entry.name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE)
         for node in iter_nodes(graph)
-        for each in node.attribute
+        for entry in node.attribute
     )
 
 

@@ -176,7 +176,7 @@ class _Operator(OpRun):
 
     def _compute(self, values: Sequence[Any]) -> tuple[Any, ...]:
         op_type = self.onnx_node.op_type
-        present = {each.name for each in self.onnx_node.attribute}
+        present = {entry.name for entry in self.onnx_node.attribute}
         ignored = sorted(present & IGNORED_ATTRIBUTES.get(op_type, frozenset()))
         if ignored or op_type in WRONG_OPERATORS:
             fault = f"ignores its attribute {ignored[0]!r}" if ignored else "computes it wrongly"

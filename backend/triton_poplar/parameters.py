@@ -74,7 +74,7 @@ def parse_paths(text: str) -> str:
 def parse_buckets(text: str) -> tuple[float, ...]:
     """Parse upper bounds in seconds, ascending."""
     try:
-        bounds = tuple(float(each) for each in text.split(","))
+        bounds = tuple(float(part) for part in text.split(","))
     except ValueError:
         bounds = ()
     ascend = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
@@ -89,8 +89,8 @@ def parse_buckets(text: str) -> tuple[float, ...]:
 def parse_libraries(text: str) -> str:
     """Check a domain and the absolute path of its library, or several such pairs separated by
     commas."""
-    for each in text.split(","):
-        domain, _, path = each.strip().partition("=")
+    for part in text.split(","):
+        domain, _, path = part.strip().partition("=")
         if not domain or not path.startswith("/") or not path.isprintable():
             raise ValueError("DOMAIN=/path/of/library.so, or several of them separated by commas")
     return text

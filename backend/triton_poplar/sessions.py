@@ -109,7 +109,7 @@ def make_graph_options(state: ModelState) -> GraphOptions:
         exact=parameters.sim_numerics == "exact",
         index_check=parameters.sim_index_check,
         libraries=tuple(
-            OperatorLibrary.parse(each) for each in parameters.sim_custom_ops.split(",") if each
+            OperatorLibrary.parse(part) for part in parameters.sim_custom_ops.split(",") if part
         ),
         ready_seconds=limit(parameters.sim_load_sec),
         memory_bytes=_find_memory_limit(state),

@@ -169,7 +169,7 @@ class HttpEndpoint:
         """Send a version of a model a request of zeros. Raises NoAnswerError for an internal error,
         or if nothing comes within `seconds`. A refused request counts as an answer."""
         head = encode_head(inputs, binary_outputs=True).encode()
-        body = head + bytes(sum(each.num_bytes for each in inputs))
+        body = head + bytes(sum(source.num_bytes for source in inputs))
         headers = {LENGTH_HEADER: str(len(head))}
         path = f"/v2/models/{_quote_version(model, version)}/infer"
         try:
@@ -314,7 +314,8 @@ class GrpcEndpoint:
         """See HttpEndpoint."""
         index = self._ask("RepositoryIndex")
         return [
-            ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models
+            ServedVersion(model.name, model.version, model.state, model.reason)
+            for model in index.models
         ]
 
     def read_config(

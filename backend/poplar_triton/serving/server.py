@@ -271,14 +271,16 @@ class TritonServer:
         rejected = {
             name: ServedVersion(name, "", UNAVAILABLE, reason) for name, reason in reasons.items()
         }
-        listed = [each if each.state else rejected.get(each.name, each) for each in models]
-        names = {each.name for each in models}
+        listed = [model if model.state else rejected.get(model.name, model) for model in models]
+        names = {model.name for model in models}
         return [*listed, *(each for name, each in rejected.items() if name not in names)]
 
     def failed_models(self) -> dict[str, str]:
         """Return the models that did not load, and Triton's reason for each. Raises ServerError as
         `list_models` does."""
-        return {each.name: each.reason for each in self.list_models() if each.state == UNAVAILABLE}
+        return {
+            model.name: model.reason for model in self.list_models() if model.state == UNAVAILABLE
+        }
 
     @property
     def loading_models(self) -> frozenset[str]:

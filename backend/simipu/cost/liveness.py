@@ -149,9 +149,9 @@ class Liveness:
     def iter_alive(self, i: int, ipu: int) -> Iterator[tuple[str, int]]:
         """Yield the tensors on an IPU while node `i` runs, with their bytes. Call it after the last
         node."""
-        for each in self.iter_lifetimes():
-            if each.begin <= i <= each.end and each.ipu == ipu:
-                yield each.name, each.num_bytes
+        for lifetime in self.iter_lifetimes():
+            if lifetime.begin <= i <= lifetime.end and lifetime.ipu == ipu:
+                yield lifetime.name, lifetime.num_bytes
 
     def ipu_of(self, name: str) -> int:
         """Return the IPU of a tensor that is an input of the graph or has been made."""

@@ -73,8 +73,8 @@ def _describe(node: onnx.NodeProto, values: Mapping[str, TensorSize]) -> Any:
     """Return the key that two nodes must share to be called as one subgraph; values of tensors do
     not matter."""
     attributes = sorted(
-        (each.name, each.i, each.f, each.s, tuple(each.ints), tuple(each.floats))
-        for each in node.attribute
+        (entry.name, entry.i, entry.f, entry.s, tuple(entry.ints), tuple(entry.floats))
+        for entry in node.attribute
     )
     shapes = [
         (values[name].shape, values[name].bytes_per_element) if name in values else None

@@ -71,8 +71,8 @@ def _check_operands(
         [_any_nan(op, name) for name in given],
     )
     checked = op.add("Mul", given[0], _raise_if(op, lost, flags))
-    for each in nodes:
-        each.input[:] = [checked if name == given[0] else name for name in each.input]
+    for node in nodes:
+        node.input[:] = [checked if name == given[0] else name for name in node.input]
     return [*op.nodes, *nodes]
 
 

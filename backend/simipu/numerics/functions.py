@@ -265,10 +265,10 @@ def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
         if math.prod(tensor.dims) == 1 and has_data(tensor)
     }
     for node in graph.node:
-        for each in node.attribute:
-            is_tensor = node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR
-            if is_tensor and math.prod(each.t.dims) == 1:
-                found[node.output[0]] = each.t
+        for entry in node.attribute:
+            is_tensor = node.op_type == "Constant" and entry.type == onnx.AttributeProto.TENSOR
+            if is_tensor and math.prod(entry.t.dims) == 1:
+                found[node.output[0]] = entry.t
     return found
 
 

@@ -141,7 +141,9 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
         else:
             joined.append(step)
     made = make_kernel(node.op_type, fixed, result, joined)
-    made.attribute.extend(each for each in node.attribute if each.name not in ("steps", "numbers"))
+    made.attribute.extend(
+        entry for entry in node.attribute if entry.name not in ("steps", "numbers")
+    )
     return made
 
 

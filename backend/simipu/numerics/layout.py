@@ -42,9 +42,9 @@ def block_channels(
     for each in convolutions:
         joined = set[str]().union(*(tied.get(name, {name}) for name in each.group))
         tied.update(dict.fromkeys(joined, joined))
-    blocked = {each.result for each in convolutions if each.can_write} - kept
+    blocked = {convolution.result for convolution in convolutions if convolution.can_write} - kept
     # Every read of a tensor in blocks is one of these.
-    reads = Counter(name for each in convolutions for name in each.blocked_reads)
+    reads = Counter(name for convolution in convolutions for name in convolution.blocked_reads)
     blocked -= (Counter(name for node in nodes for name in iter_reads(node)) - reads).keys()
     blocked = {name for name in blocked if tied[name] <= blocked}
     for each in convolutions:
@@ -69,10 +69,10 @@ class _Convolution:
         source, filters, result = (dims.get(each) for each in (*node.input[:2], node.output[0]))
         if source is None or result is None or not _is_blockable(node, source, filters):
             return _Convolution(node)
-        steps = [each for each in read_steps(node) if each.operand and each.kind is not Kind.TABLE]
-        operands = tuple(dict.fromkeys(each.operand for each in steps))
+        steps = [step for step in read_steps(node) if step.operand and step.kind is not Kind.TABLE]
+        operands = tuple(dict.fromkeys(step.operand for step in steps))
         whole = tuple(name for name in operands if dims.get(name) == result)
-        channels = (each for each in operands if each not in whole)
+        channels = (operand for operand in operands if operand not in whole)
         fits = all(_is_of_channels(dims.get(name), len(result)) for name in channels)
         return _Convolution(node, whole, _is_in_blocks(source), _is_in_blocks(result) and fits)
 
@@ -99,9 +99,9 @@ class _Convolution:
     def set_layout(self, blocked: Collection[str]) -> None:
         """Set the attributes of the node."""
         layout = {"blocked_source": self.source, "blocked_result": self.result}
-        for each in self.node.attribute:
-            if each.name in layout:
-                each.i = int(layout[each.name] in blocked)
+        for entry in self.node.attribute:
+            if entry.name in layout:
+                entry.i = int(layout[entry.name] in blocked)
 
 
 def _is_blockable(node: onnx.NodeProto, source: Dims, filters: Dims | None) -> bool:

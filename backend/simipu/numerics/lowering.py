@@ -235,10 +235,10 @@ class _Lowering:
             self._add_shape(constant.name, constant.dims)
         for place, node in enumerate(graph.node):
             self.made.update(dict.fromkeys(node.output, place))
-            for each in node.attribute:
-                if node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR:
-                    self._add(node.output[0], each.t.data_type)
-                    self._add_shape(node.output[0], each.t.dims)
+            for entry in node.attribute:
+                if node.op_type == "Constant" and entry.type == onnx.AttributeProto.TENSOR:
+                    self._add(node.output[0], entry.t.data_type)
+                    self._add_shape(node.output[0], entry.t.dims)
             if node.op_type == "Cast" and node.input[0] in self.quarters:
                 self.from_quarters.add(node.output[0])
             if node.op_type == "Slice" and node.input[0] in self.weights:
@@ -402,11 +402,11 @@ class _Lowering:
         replace_nodes(graph, nodes)
 
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
-        for each in node.attribute:
-            if each.type == onnx.AttributeProto.TENSOR:
-                widen_tensor(each.t)
-            if each.name == "dtype" and each.i == TensorProto.FLOAT16:
-                each.i = TensorProto.FLOAT
+        for entry in node.attribute:
+            if entry.type == onnx.AttributeProto.TENSOR:
+                widen_tensor(entry.t)
+            if entry.name == "dtype" and entry.i == TensorProto.FLOAT16:
+                entry.i = TensorProto.FLOAT
         # Results of an If or a Loop are rounded by the nodes inside that make them.
         for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)

@@ -67,12 +67,12 @@ def _add_operator(op_type: str, *names: str) -> Callable[[Tape, str, Sequence[fl
 
 
 def _affine(op: Tape, x: str, parameters: Sequence[float]) -> str:
-    scale, offset = (_half(op, each) for each in parameters)
+    scale, offset = (_half(op, parameter) for parameter in parameters)
     return op.add("Add", op.add("Mul", x, scale), offset)
 
 
 def _scaled_tanh(op: Tape, x: str, parameters: Sequence[float]) -> str:
-    outer, inner = (_half(op, each) for each in parameters)
+    outer, inner = (_half(op, parameter) for parameter in parameters)
     return op.add("Mul", op.add("Tanh", op.add("Mul", x, inner)), outer)
 
 
@@ -339,7 +339,7 @@ class _Direction:
         """Add the elements of the first of two tensors where `places` is 0, and of the second where
         it is 1. ONNX Runtime's Where loses the sign of zeros."""
         shape = body.ints([1, -1, self.recurrence.hidden])
-        parts = [body.add("Reshape", each, shape) for each in choices]
+        parts = [body.add("Reshape", choice, shape) for choice in choices]
         found = body.add("GatherElements", body.add("Concat", *parts, axis=0), places, axis=0)
         return body.add("Reshape", found, body.ints([-1, self.recurrence.hidden]))
 
@@ -453,7 +453,7 @@ def add_kernel(
     """Add the kernel's node to a tape. `hold` returns the name of a function's table."""
     optional = {"bias": _B, "lengths": _LENGTHS, "state": _H, "cells": _C, "peepholes": _P}
     inputs = [recurrence.input(_X), _lay_out(op, recurrence)]
-    inputs += [hold(each) for each in recurrence.activations]
+    inputs += [hold(activation) for activation in recurrence.activations]
     places: dict[str, Any] = {}
     for name, place in optional.items():
         places[name] = len(inputs) if recurrence.input(place) else 0

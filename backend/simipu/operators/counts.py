@@ -63,7 +63,9 @@ def pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]
     input."""
     if not inputs:
         return count_elements(node, inputs, outputs)
-    kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
+    kernel = next(
+        (list(entry.ints) for entry in node.attribute if entry.name == "kernel_shape"), []
+    )
     sizes = inputs[0][len(inputs[0]) - len(kernel) :]
     return sum(map(count_shape, outputs)) * count_shape(
         tuple(map(min, zip(kernel, sizes, strict=False)))
@@ -72,7 +74,7 @@ def pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]
 
 def einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:
     """Return the count of the most expensive order: the product of the sizes of all labels."""
-    text = next((each.s for each in node.attribute if each.name == "equation"), b"")
+    text = next((entry.s for entry in node.attribute if entry.name == "equation"), b"")
     equation = text.decode("utf-8", "replace")
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}

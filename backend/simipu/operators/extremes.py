@@ -241,6 +241,6 @@ def _scatter(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[s
         _flag(op, name, around, kind) for name in (node.input[0], node.input[_SCATTERED])
     )
     copied = _copy(node, node.input)
-    next(each for each in copied.attribute if each.name == "reduction").s = b"max"
+    next(entry for entry in copied.attribute if entry.name == "reduction").s = b"max"
     (is_nan,) = _add_like(op, copied, flags, node.input[1], written)
     return [_spoil(op, node.output[0], is_nan)]

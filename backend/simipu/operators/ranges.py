@@ -69,7 +69,7 @@ def find_attribute_fault(node: onnx.NodeProto) -> str:
 def _find_spread_fault(node: onnx.NodeProto) -> str:
     """Return what is wrong with a distribution: ONNX Runtime ends the process for a normal one
     without a spread, and for a uniform one whose ends are in the wrong order."""
-    values = {each.name: each.f for each in node.attribute}
+    values = {entry.name: entry.f for entry in node.attribute}
     scale = values.get("scale", 1.0)
     if node.op_type.startswith("RandomNormal") and not 0 < scale < np.inf:
         return f"attribute 'scale': expected a positive number, found {scale}"

@@ -316,7 +316,7 @@ def _halo(sizes: Sizes) -> float:
     tile's part."""
     # A field of height H in FIELD_PARTS parts: each part reads kernel - 1 rows that belong to its
     # neighbours, together FIELD_PARTS * (kernel - 1) / H of the field.
-    positions = math.prod(each[0] for each in sizes) / max(1, math.prod(each[1] for each in sizes))
+    positions = math.prod(size[0] for size in sizes) / max(1, math.prod(size[1] for size in sizes))
     height, _, rows = sizes[0]
     return positions * (1 + FIELD_PARTS * (rows - 1) / max(1, height))
 

@@ -151,7 +151,9 @@ def fast_norm(context: Context) -> Work:
     PopRT's FastNorm is not public. NormCE, by the same authors, is public, and both cost the same
     here.
     """
-    return _by_rows(context, "norm", v.FAST_NORM, [each for each in context.inputs[1:3] if each])
+    return _by_rows(
+        context, "norm", v.FAST_NORM, [source for source in context.inputs[1:3] if source]
+    )
 
 
 def fast_softmax(context: Context) -> Work:
@@ -177,7 +179,7 @@ def _by_rows(
     whole_rows, layout = linear(value, ("whole rows", value.size, rows, own)), context.source_layout
     if layout is not None:
         compute += turning_cycles(value, layout, whole_rows, moved)
-    received = moved + sum(each.bytes for each in vectors) / parts
+    received = moved + sum(vector.bytes for vector in vectors) / parts
     imbalance = rows * own * num_tiles / max(1, value.size)
     return context.spread(
         kind,
