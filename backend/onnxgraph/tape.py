@@ -167,7 +167,7 @@ class Tape:
         attributes = {key: value for key, value in attributes.items() if value is not None}
         like = _find_like(op_type, inputs)
         operands = [self._operand(value, like) for value in inputs]
-        if self.opset and "domain" not in attributes:
+        if "domain" not in attributes:
             self._move_attributes(op_type, operands, attributes, like)
         if isinstance(outputs, int):
             outputs = self._new_names(outputs)
@@ -188,6 +188,8 @@ class Tape:
             if name in attributes and self.opset >= since:
                 operands += [""] * (place + 1 - len(operands))
                 operands[place] = self.like(attributes.pop(name), element_type or like)
+            elif name in attributes and not element_type:
+                attributes[name] = float(attributes[name])
 
     def like(self, value: npt.ArrayLike, element_type: int) -> Value:
         """Append a constant of an element type; 0 stands for float."""

@@ -219,3 +219,15 @@ def test_a_site_reads_both_forms_of_an_attribute_and_names_what_is_not_known():
     node.input[1] = "computed"
     with pytest.raises(UnknownFactError, match="its axes would have to be constant"):
         site.get("axes")
+
+
+@pytest.mark.parametrize("opset", [10, 11, 17])
+def test_bounds_and_fills_are_valid_in_either_form(opset):
+    op = Tape("new", opset)
+    padded = op.Pad(op.read("x", TensorProto.FLOAT), pads=[0, 1], value=7)
+    nodes = op.finish(op.Clip(padded, min=-1, max=6), ["y"])
+    values = [helper.make_tensor_value_info(*spec) for spec in (("x", 1, [2]), ("y", 1, [3]))]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    onnx.checker.check_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), full_check=True
+    )

@@ -261,7 +261,7 @@ def test_serve_compiles_first_what_has_a_recipe_and_ends_where_that_fails(small_
 def test_a_missing_repository_is_a_clear_error(tmp_path):
     done = run("serve", str(tmp_path / "none"))
     assert done.returncode == 1
-    assert "no such folder" in done.stderr
+    assert f"{tmp_path}/none: No such file or directory" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,6 @@ def test_a_command_may_be_interrupted_at_any_moment_of_its_start(number):
             _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         if process.returncode != 130:  # it had ended
             assert process.returncode == 1
-            assert errors == b"poplar-triton: error: model repository /none: no such folder\n"
+            assert errors == b"poplar-triton: error: /none: No such file or directory\n"
         else:
             assert errors == b"", delay

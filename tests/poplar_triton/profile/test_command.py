@@ -681,8 +681,8 @@ def test_the_report_draws_its_own_batch_and_says_which_are_missing(onnx_file, tm
     assert found["told"] == ""
     assert run(onnx_file, "--batch_size", 3, "--html", page, "--max_profiles", 2)[0] == 0
     assert drawn(page) == {
-        "sizes": [3],
-        "told": "Not drawn: batch 1, 2, 4, 8, 16, because of --max_profiles.",
+        "sizes": [1, 3],
+        "told": "Not drawn: batch 2, 4, 8, 16, because of --max_profiles.",
     }
     assert run(onnx_file, "--sweep", "batch_size=2,6", "--html", page)[0] == 0
     assert set(drawn(page)["sizes"]) >= {2, 6, 32}, "32 is advised for the first point"
