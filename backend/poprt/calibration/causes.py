@@ -85,7 +85,8 @@ class Bench:
             [makers.get(name) for name in names]
             for makers in (find_makers(side.model.graph) for side in (self.half, self.whole))
         )
-        ours, theirs = self._fetch(self.half, halves), self._fetch(self.whole, wholes)
+        ours = self._fetch(self.half, halves, names)
+        theirs = self._fetch(self.whole, wholes, names)
         return [
             self._join(name, half, whole, ours, theirs)
             for name, half, whole in zip(names, halves, wholes, strict=True)
@@ -121,10 +122,12 @@ class Bench:
             return None
         return result
 
-    def _fetch(self, side: Side, nodes: Sequence[onnx.NodeProto | None]) -> dict[str, Array]:
-        """Return the inputs and results of nodes that nodes make; all in float."""
+    def _fetch(
+        self, side: Side, nodes: Sequence[onnx.NodeProto | None], results: Sequence[str]
+    ) -> dict[str, Array]:
+        """Return the results and the inputs of nodes, as far as nodes make them; all in float."""
         made = {name for node in side.model.graph.node for name in node.output}
-        names = [name for node in nodes if node for name in (*node.input, node.output[0])]
+        names = [*results, *(name for node in nodes if node for name in node.input)]
         names = [name for name in dict.fromkeys(names) if name in made]
         (values,) = side.run([self.feeds], names)
         return dict(zip(names, values, strict=True))
@@ -144,7 +147,8 @@ class Bench:
         # The Cast behind a node that stays in float has that node's result, and other inputs.
         if half.op_type != whole.op_type or len(half.input) != len(whole.input):
             return told
-        if any(iter_bodies(whole)):
+        # Only first results of nodes without bodies are computed again.
+        if any(iter_bodies(whole)) or name != whole.output[0]:
             return told
         inputs, inputs_half = {}, {}
         constants = set()

@@ -149,3 +149,16 @@ def test_small_probabilities_do_not_explain_the_error_of_a_large_one(caplog):
     Compiler.compile(half, None, CompilerOptions(partials_type="float"), float_model=whole)
     assert re.search(r"They first differ at node 'the_y' \(Softmax\): it magnifies", caplog.text)
     assert "underflow" not in caplog.text
+
+
+def test_the_second_result_of_a_node_is_read_too():
+    split = helper.make_node("Split", ["x"], ["a", "b"], name="n")
+    values = [helper.make_tensor_value_info(*spec) for spec in (("x", F, [4]), ("b", F, [2]))]
+    model = helper.make_model(
+        helper.make_graph([split], "g", values[:1], values[1:]),
+        opset_imports=[helper.make_opsetid("", 13)],
+    )
+    side = Side(model, {}, None)
+    (operands,) = Bench(side, side, {"x": np.arange(4, dtype=np.float32)}).read(["b"])
+    np.testing.assert_array_equal(operands.result, [2, 3])
+    assert not operands.inputs
