@@ -185,7 +185,10 @@ def short_runs(monkeypatch):
 
 def test_a_call_can_be_cancelled_and_others_go_on(check, double):
     engine = check.open("a", double)
-    assert check("cancel", engine, row(1, 2)) == "fault 1 engine 'a': the call was cancelled"
+    # On a busy machine the answer can be there before the call is cancelled.
+    answers = {check("cancel", engine, row(1, 2)) for _ in range(20)}
+    assert "fault 1 engine 'a': the call was cancelled" in answers
+    assert answers <= {"fault 1 engine 'a': the call was cancelled", f"result {row(2, 4)}"}
     assert check("call", engine, 4, row(1, 2)) == f"result {row(2, 4)}"
     assert check.end() == ""
 

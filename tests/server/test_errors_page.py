@@ -44,7 +44,7 @@ HALF_OUTPUTS = [{}, {"classification": 1}]
 """Parameters of an output in half that a client asks for as JSON."""
 CONFIGURATIONS = {
     "nothing": None,
-    "popler": 'backend: "popler"\n',
+    "elsewhere": 'backend: "elsewhere"\n',
     "bare": "backend: poplar\n",
     "unversioned": 'backend: "poplar"\n',
     "gpu": 'backend: "poplar"\ninstance_group { kind: KIND_GPU }\n',

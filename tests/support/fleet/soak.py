@@ -71,6 +71,8 @@ class Event:
 Usage = Mapping[str, int]
 """Resources of a server between two events: the amount of each."""
 
+READY = 200
+"""Status of /ready of a server that is."""
 SLACK = {"MiB": 24, "files": 32, "threads": 8}
 """Allowed change between two measurements without a leak, by the last word of a resource's name.
 
@@ -278,6 +280,28 @@ class _Trouble:
             f"the stubs of the unloaded version of {model.name} have ended",
         )
 
+    def fail_load(self, model: Model) -> None:
+        """Load half of an executable on both servers. What serves must go on, and nothing that
+        never loaded counts as dead."""
+        deaths = [self._count_deaths(server) for server in self.servers]
+        file = self.repository.url / model.name / "1" / "executable.popef"
+        content = file.read_bytes()
+        self._replace(file, content[: len(content) // 2])
+        for server in self.servers:
+            assert server.load(model.name), f"{server.name} loads half of an executable"
+            assert _serves(server, model, ["1"]), f"{server.name} no longer serves {model.name}"
+            status, text = server.ask_ready()
+            assert status == READY, f"{server.name} is not ready after a failed load: {text}"
+        self._replace(file, content)
+        self._load(model, ["1"])
+        assert deaths == [self._count_deaths(server) for server in self.servers]
+
+    def _replace(self, file: Path, content: bytes) -> None:
+        """Rename a file with that content over another, which servers may have mapped."""
+        other = self._versions.with_name("other.popef")
+        other.write_bytes(content)
+        other.replace(file)
+
     def _load(self, model: Model, versions: list[str]) -> None:
         for server in self.servers:
             error = server.load(model.name)
@@ -337,6 +361,7 @@ def _list_events(
     isolated = model if model.is_isolated else next(each for each in MIXED if each.is_isolated)
     return [
         (f"update of {model.name}", partial(trouble.update, model), None),
+        (f"failed load of {other.name}", partial(trouble.fail_load, other), None),
         (f"stub of {model.name}", partial(kill_stub, model), model),
         (f"engine of {isolated.name}", partial(trouble.kill_engine, isolated), isolated),
         (f"stalled stub of {other.name}", partial(trouble.stall_stub, other), other),
