@@ -19,7 +19,7 @@ from onnxgraph.tape import Expansion, Results, Site, Tape, Value
 
 EPSILON = 1e-5
 """Default of the standard's norms."""
-_TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+TANH_FACTOR, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Constants of Gelu's tanh form: x / 2 (1 + tanh(factor (x + cube x^3))) (Hendrycks and Gimpel)."""
 _SIX = 6
 """Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
@@ -40,7 +40,7 @@ def _gelu(op: Tape, x: Value, *, is_tanh: bool) -> Value:
     # The half comes first: twice the input can exceed the largest number.
     half = x * 0.5
     if is_tanh:
-        gate = op.Tanh((x + x * x * x * _TANH_CUBE) * _TANH_FACTOR)
+        gate = op.Tanh((x + x * x * x * TANH_CUBE) * TANH_FACTOR)
     else:
         gate = op.Erf(x / math.sqrt(2))
     return half * (gate + 1)

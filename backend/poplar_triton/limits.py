@@ -73,7 +73,9 @@ def examine_limits(needs: Needs = TRITON) -> list[Check]:
 
 
 def require_limits(needs: Needs = TRITON) -> None:
-    """Raise ServerError with every remedy, if a limit is too small for a server."""
+    """Raise the limit of open files, which the server inherits, to the maximum. Raise ServerError
+    with every remedy, if a limit is too small for a server."""
+    raise_file_limit()
     faults = [": ".join(check) for check in examine_limits(needs) if check[-1]]
     if faults:
         raise ServerError("; ".join(faults))

@@ -69,6 +69,16 @@ def test_a_limit_that_is_too_small_is_named_with_what_was_found_and_needed(
     require_limits()
 
 
+def test_whoever_requires_limits_of_a_server_raises_that_of_open_files(monkeypatch):
+    values, raised = {resource.RLIMIT_NOFILE: (1024, 4096)}, {}
+    monkeypatch.setattr(
+        limits.resource, "getrlimit", lambda number: values.get(number, (INFINITE, INFINITE))
+    )
+    monkeypatch.setattr(limits.resource, "setrlimit", raised.__setitem__)
+    require_limits()
+    assert raised == {resource.RLIMIT_NOFILE: (4096, 4096)}
+
+
 def test_the_hard_limit_of_open_files_counts_because_the_soft_one_is_raised(monkeypatch):
     values = [64, 1000]
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: tuple(values))

@@ -46,7 +46,7 @@ class Best:
     suggestion: Suggestion
     command: str
     lead: str
-    """By how much it is better than what."""
+    """Its lead over the next best combination, in words."""
 
     def describe(self) -> str:
         """Describe the figures in a line."""

@@ -18,7 +18,7 @@ from popef._tools.text import escape
 from popef._tools.zero_requests import Answer, find_answer, make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
-from poplar_triton.limits import raise_file_limit, require_limits
+from poplar_triton.limits import require_limits
 from poplar_triton.serving.endpoint import HOST, READY, UNAVAILABLE
 from poplar_triton.serving.health import HealthServer, Reporter
 from poplar_triton.serving.log import Log, LogFormat
@@ -182,7 +182,6 @@ def run(options: argparse.Namespace) -> int:
         )
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
     (require_limits if options.server else doctor.require)()
-    raise_file_limit()
     state = ServerState()
     interrupt = Interrupt()
     interrupt.catch_signals()

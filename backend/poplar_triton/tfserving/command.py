@@ -13,7 +13,7 @@ from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ServerError
-from poplar_triton.limits import TFSERVING, raise_file_limit, require_limits
+from poplar_triton.limits import TFSERVING, require_limits
 from poplar_triton.serving.command import (
     MAX_PORT,
     add_address,
@@ -199,7 +199,6 @@ def run(options: argparse.Namespace) -> int:
     from poplar_triton.tfserving.processes import LOOK_SECONDS, Processes
 
     settings = read_settings(options)
-    raise_file_limit()
     require_limits(replace(TFSERVING, threads=TFSERVING.threads * settings.processes))
     stop = StopRequest()
     with ExitStack() as stack:

@@ -73,6 +73,16 @@ Guard = Callable[[onnx.NodeProto, GraphContext], Body | None]
 use the kernel."""
 
 
+def first_of(*guards: Guard) -> Guard:
+    """Return a guard that asks others in turn, until one has a body."""
+
+    def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+        bodies = (ask(node, around) for ask in guards)
+        return next((body for body in bodies if body is not None), None)
+
+    return guard
+
+
 Shapes = Sequence[tuple[int, ...] | None]
 """Shapes of a node's inputs; None for one that is omitted or unknown."""
 Fault = Callable[[onnx.NodeProto, Shapes], str]

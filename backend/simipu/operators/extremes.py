@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import Results, Site, Tape, attribute
-from onnxgraph.opsets import AXES_ARE_INPUTS, REDUCTIONS_TAKE_AXES, SOFTMAX_HAS_ONE_AXIS
+from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 
 from simipu.operators.entry import Body, GraphContext
 
@@ -85,7 +85,9 @@ def _guarded(node: onnx.NodeProto, around: GraphContext, careful: _Careful) -> B
         if _is_pool(node):
             total = op.Sub(total, total)  # NaN of infinities
         flag = _find_nan(op, total, around.opset, _kind(node, around))
-        then, otherwise = (Tape(f"{node.output[0]}/{branch}") for branch in ("nan", "number"))
+        then, otherwise = (
+            Tape(f"{node.output[0]}/{branch}", around.opset) for branch in ("nan", "number")
+        )
         careful_results = careful(then, usual, around)
         kept = [otherwise.Identity(name) for name in filter(None, results)]
         branches = {
@@ -144,7 +146,7 @@ def _add_up(op: Tape, node: onnx.NodeProto, around: GraphContext) -> str:
         if _is_pool(node) and around.types[part] == TensorProto.FLOAT:
             part = op.add("GlobalAveragePool", part)  # in the layout of convolutions, too
         elif _row_size(part, around) >= _MIN_ROW:
-            part = _reduce_along(op, "ReduceSum", part, [-1], around.opset)
+            part = op.ReduceSum(part, axes=[-1])
         sums.append(op.add("ReduceSum", part, keepdims=0))
     return sums[0] if len(sums) == 1 else op.add("Add", *sums)
 
@@ -153,14 +155,6 @@ def _row_size(name: str, around: GraphContext) -> int:
     """Return the size of the last axis of a tensor; 0 if it is unknown."""
     shape = around.shapes.get(name)
     return (shape[-1] or 0) if shape else 0
-
-
-def _reduce_along(op: Tape, op_type: str, source: str, axes: Sequence[int], opset: int) -> str:
-    """Add a reduction along `axes` that keeps them."""
-    first = AXES_ARE_INPUTS if op_type == "ReduceSum" else REDUCTIONS_TAKE_AXES
-    if opset < first:
-        return op.add(op_type, source, axes=axes)
-    return op.add(op_type, source, op.ints(axes))
 
 
 def _find_nan(op: Tape, source: str, opset: int, kind: int) -> str:
@@ -203,8 +197,7 @@ def _reduce(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[st
 
 def _find_place(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[str]:
     flags = _flag(op, node.input[0], around, _kind(node, around))
-    axis, opset = [attribute(node, "axis", 0)], around.opset
-    is_nan = _reduce_along(op, "ReduceMax", flags, axis, opset)
+    is_nan = op.ReduceMax(flags, axes=[attribute(node, "axis", 0)])
     (first,) = _add_like(op, node, flags, op_type="ArgMax")
     is_nan = op.add("Reshape", is_nan, op.add("Shape", first))  # without the axis, maybe
     return [_choose(op, is_nan, first, node.output[0], TensorProto.INT64)]
@@ -216,7 +209,7 @@ def _mark(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[str]
     is_late = around.opset >= SOFTMAX_HAS_ONE_AXIS
     axis = attribute(node, "axis", -1 if is_late else 1) % max(rank, 1)
     axes = [axis] if is_late else range(axis, rank)
-    is_nan = _reduce_along(op, "ReduceMax", flags, list(axes), around.opset)
+    is_nan = op.ReduceMax(flags, axes=list(axes))
     (marked,) = _add_like(op, node, flags)
     return [_choose(op, is_nan, marked, node.output[0], kind)]
 

@@ -7,22 +7,12 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import Results, Site, Tape, Value
 
-from simipu.operators.entry import Body, GraphContext, Guard
+from simipu.operators.entry import Body, GraphContext
 
 _QLINEAR_ZERO_POINT = 7
 """Input of a QLinearMatMul that is the zero point of its result."""
 _INTEGER, _QLINEAR = (0, 1), (0, 3)
 """Operands of MatMulInteger and of QLinearMatMul."""
-
-
-def first_of(*guards: Guard) -> Guard:
-    """Return a guard that asks others in turn, until one has a body."""
-
-    def guard(node: onnx.NodeProto, around: GraphContext) -> Body | None:
-        bodies = (ask(node, around) for ask in guards)
-        return next((body for body in bodies if body is not None), None)
-
-    return guard
 
 
 def unsigned_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:

@@ -1,5 +1,5 @@
 """Passes that replace an operator by others that are cheaper on the chip, or that its compiler
-supports. Each class describes its replacement. `contractions` has Einsum and NonZero."""
+supports. Each class describes its replacement. `workarounds` has Einsum and NonZero."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from onnxgraph import (
     Value,
     attribute,
     change_values,
+    expansions,
     iter_nodes,
     register_change,
 )
@@ -27,8 +28,6 @@ from poprt.rewrite.base import Stage, register
 from poprt.rewrite.rules import NodeRule
 
 _HALF = np.finfo(np.float16)
-_SIX = 6
-"""Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
 _SQUARE = 2
 _LARGEST_POWER = 4
 """Maximum exponent for which products are cheaper than a power; it takes two products, larger ones
@@ -281,7 +280,7 @@ class ReplaceHardswish(NodeRule):
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Replace HardSwish by its standard definition."""
-        return op.Mul(site.x, op.HardSigmoid(site.x, alpha=1 / _SIX, beta=0.5))
+        return expansions.hard_swish(op, site)
 
 
 @register("replace_pow", stage=Stage.PATTERNS)

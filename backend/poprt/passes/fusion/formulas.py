@@ -21,14 +21,12 @@ from onnxgraph import (
     has_data,
     read_array,
 )
+from onnxgraph.expansions import TANH_CUBE, TANH_FACTOR
 from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.patterns import AnyOf, Match, Once, Op, Pattern, PatternRule, Times, Var
 from poprt.rewrite.rules import GraphRule
-
-_TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""Constants of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""
 
 
 def _write_out(function: Pattern) -> Pattern:
@@ -38,8 +36,8 @@ def _write_out(function: Pattern) -> Pattern:
 
 _X = Var("x")
 _TANH_GELU = _write_out(
-    Op("Tanh", Times(_TANH_FACTOR, _X + Times(_TANH_CUBE, _X, _X, _X)))
-    | Op("Tanh", Times(_TANH_FACTOR, Times(_TANH_CUBE, _X, _X) + 1.0, _X))
+    Op("Tanh", Times(TANH_FACTOR, _X + Times(TANH_CUBE, _X, _X, _X)))
+    | Op("Tanh", Times(TANH_FACTOR, Times(TANH_CUBE, _X, _X) + 1.0, _X))
 )
 _ERF_GELU = _write_out(Op("Erf", Times(math.sqrt(0.5), _X)))
 

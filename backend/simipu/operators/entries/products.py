@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simipu.operators import counts, guards, nothing, wrapping
 from simipu.operators.entries.makers import OF_OTHERS, PRODUCT, family, product
-from simipu.operators.entry import Family, Operator, Rounding
+from simipu.operators.entry import Family, Operator, Rounding, first_of
 from simipu.operators.formulas import composite, products
 from simipu.operators.quantized_operands import biased
 from simipu.operators.rules import computing as rows
@@ -28,7 +28,7 @@ PRODUCTS: Mapping[str, Operator] = {
         (0, 1),
         PRODUCT,
         reads_mapped_weights=True,
-        guard=nothing.first_of(guards.vector_product, nothing.unsigned_product),
+        guard=first_of(guards.vector_product, nothing.unsigned_product),
         family=Family.PRODUCT,
         floats_only=True,
         sdk="yes",
@@ -41,7 +41,7 @@ PRODUCTS: Mapping[str, Operator] = {
         (1,),
         PRODUCT,
         reads_mapped_weights=True,
-        guard=nothing.first_of(biased, wrapping.matrix_product),
+        guard=first_of(biased, wrapping.matrix_product),
         family=Family.PRODUCT,
         floats_only=True,
         sdk=OF_OTHERS,
@@ -102,7 +102,7 @@ PRODUCTS: Mapping[str, Operator] = {
         composite.WIDENED_MATMUL,
         counts.matmul,
         range(4),
-        guard=nothing.first_of(nothing.integer_product, signed_operand(1, zero_point=3, other=0)),
+        guard=first_of(nothing.integer_product, signed_operand(1, zero_point=3, other=0)),
         family=Family.PRODUCT,
     ),
     **product(
@@ -111,7 +111,7 @@ PRODUCTS: Mapping[str, Operator] = {
         composite.SCALED_MATMUL,
         counts.matmul,
         range(1, 8),
-        guard=nothing.first_of(nothing.quantized_product, _BOTH_SCALED),
+        guard=first_of(nothing.quantized_product, _BOTH_SCALED),
         family=Family.PRODUCT,
     ),
     **product(
