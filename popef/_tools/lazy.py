@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
-_IMPORT = re.compile(r"^from (\S+) import \(?\s*(\w+) as \2,?\s*\)?$", re.MULTILINE)
-"""Import of one name in it, on one line or in parentheses: only that module is imported for that
-name."""
 
 
 @contextmanager
@@ -51,9 +47,9 @@ def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
             if util.find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")
             if name in (modules := _find_modules(package)):
-                found = getattr(import_module(modules[name], package), name)
-                vars(sys.modules[package])[name] = found
-                return found
+                value = getattr(import_module(modules[name], package), name)
+                vars(sys.modules[package])[name] = value
+                return value
         names = _import_names(package)
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -64,12 +60,19 @@ def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
 
 @cache
 def _find_modules(package: str) -> dict[str, str]:
-    """Return the modules of public names, as far as the lines of the public module name them; the
-    other names need the whole public module."""
+    """Return the modules of public names, by `from MODULE import NAME as NAME` in `public`."""
+    import ast  # here, because programs that use no public name do without it
+
     (folder,) = sys.modules[package].__path__
-    with open(os.path.join(folder, f"{PUBLIC}.py"), encoding="utf-8") as file:
-        source = file.read()
-    return {name: module for module, name in _IMPORT.findall(source)}
+    with open(os.path.join(folder, f"{PUBLIC}.py"), "rb") as file:
+        statements = ast.parse(file.read()).body
+    return {
+        alias.name: "." * statement.level + (statement.module or "")
+        for statement in statements
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+        if alias.asname == alias.name
+    }
 
 
 def _import_names(package: str) -> dict[str, Any]:
