@@ -22,7 +22,7 @@ import perf_analyzer
 import report
 import repository
 import rounds
-from children import find_children
+from children import read_cpu_seconds
 from poplar_triton.serving.server import TritonServer
 from poprt.triton.config import BATCHES_PER_REQUEST
 from rich.progress import Progress
@@ -33,7 +33,6 @@ BATCHES_AT_ONCE = 4
 """Requests of a compiled batch each in flight."""
 NUM_ROWS = 32
 """Rows that differ; perf_analyzer sends them in turn."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +55,12 @@ class Capacity:
     per_core_second: float
 
 
-def read_processor_seconds(process: int) -> float:
-    """Return the processor time used so far by a process and its descendants."""
-    # Behind the name, which may hold anything: user and system time are the 14th and the 15th field
-    # of all.
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    own = (int(fields[11]) + int(fields[12])) / _TICKS
-    return own + sum(map(read_processor_seconds, find_children(process)))
-
-
 def read_counters(server: TritonServer, model: str) -> tuple[int, float]:
     """Return the number of requests that the model has answered, and the processor time of the
     server."""
     with InferenceServerClient(server.grpc_url) as client:
         (statistics_,) = client.get_inference_statistics(model).model_stats
-    return statistics_.inference_stats.success.count, read_processor_seconds(server.pid)
+    return statistics_.inference_stats.success.count, read_cpu_seconds(server.pid)
 
 
 def measure(server: TritonServer, load: Load, seconds: float) -> Capacity:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOOK_SECONDS = 0.02
-_UTIME, _STIME = 11, 12
+_UTIME, _STIME, _CHILDREN_STIME = 11, 12, 14
 RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
 
 
@@ -71,16 +71,18 @@ def read_resident_bytes(process: int) -> int:
     return (int(found[1]) * 1024 if found else 0) + sum(map(read_resident_bytes, children))
 
 
-def read_cpu_seconds(process: int) -> float:
-    """Return the processor time of a process and its descendants; those that are gone count 0."""
+def read_cpu_seconds(process: int, *, with_ended: bool = False) -> float:
+    """Return the processor time of a process and its descendants; those that are gone count 0, or
+    are included as far as their parents have waited for them."""
     try:
         # Behind the name, which may hold anything: the state is field 3, utime and stime are 14 and
-        # 15.
+        # 15, and those of the children that were waited for 16 and 17.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    ticks = int(fields[_UTIME]) + int(fields[_STIME])
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(map(read_cpu_seconds, find_children(process)))
+    ticks = sum(map(int, fields[_UTIME : _CHILDREN_STIME + 1 if with_ended else _STIME + 1]))
+    children = (read_cpu_seconds(child, with_ended=with_ended) for child in find_children(process))
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(children)
 
 
 def find_children(process: int) -> list[int]:

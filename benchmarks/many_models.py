@@ -21,13 +21,12 @@ import memory
 import report
 import repository
 import synthetic
-from children import find_children
+from children import read_cpu_seconds
 from poplar_triton.serving.server import TritonServer
 from rounds import Goal, parse_options
 
 MODELS = ("magika", "document_orientation")
 MEMORY, SECONDS = Goal(30.0, at_most=True), Goal(0.5, at_most=True)
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +37,6 @@ class Start:
     private_mib: float
     processor_seconds: float
     seconds: float
-
-
-def read_spent_seconds(process: int) -> float:
-    """Return the processor time of a process and its descendants, with those that have ended."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    # utime, stime, and the sums of the children that were waited for: fields 14 to 17 of all.
-    own = sum(map(int, fields[11:15])) / _TICKS
-    return own + sum(map(read_spent_seconds, find_children(process)))
 
 
 def write_copies(folder: Path, model: str, count: int) -> Path:
@@ -68,7 +59,7 @@ def start(models: Path, count: int) -> Start:
         seconds = time.monotonic() - begin
         if failed := server.failed_models():
             raise SystemExit(f"benchmarks: not loaded: {failed}")
-        spent = read_spent_seconds(server.pid)
+        spent = read_cpu_seconds(server.pid, with_ended=True)
         return Start(memory.read_instances(server.pid, count) / memory.MIB, spent, seconds)
 
 

@@ -26,7 +26,7 @@ from poplar_triton.serving.installation import (
 )
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 
-PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
+PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient", "prometheus-client")
 MINIMUM_GLIBC = (2, 35)
 """Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
 newer."""

@@ -19,7 +19,6 @@ from simipu.placement import Place, place_nodes
 from poptorch._logging import logger
 from poptorch.errors import Error
 from poptorch.placement import Placement
-from poptorch.progress import show_progress
 from poptorch.strategies import PipelinedExecution
 
 if TYPE_CHECKING:
@@ -102,9 +101,8 @@ def compile_model(
             chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
         )
         if executable is None:
-            with show_progress(options.shows_progress_bar) as report:
-                shown = replace(chosen, compilation_progress_logger=report)
-                executable = _compile(captured, outputs, shown)
+            shown = replace(chosen, show_compilation_progress_bar=options.shows_progress_bar)
+            executable = _compile(captured, outputs, shown)
         else:
             _check_streams(executable, captured)
         joint = _compile_joint(captured, options, chosen)

@@ -47,7 +47,7 @@ def test_a_machine_that_has_all_needs_no_remedy(triton):
         "backend",
         *("open files", "threads and processes", "address space", "file size"),
         "temporary folder",
-        *("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient"),
+        *("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient", "prometheus-client"),
     ]
     assert findings["system"].found == "Linux x86_64, glibc 2.35"
     assert findings["tritonserver"].found == str(triton / "bin" / "tritonserver")
