@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from popef._tools.control_groups import CONTROL_GROUPS
-from popef._tools.progress import PROC
+from popef._tools.stalls import PROC
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.resource_use import OF_THREADS, iter_group_uses
 

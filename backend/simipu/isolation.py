@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from popef._tools.arrays import Array
 from popef._tools.channel import LOST, AnsweringChild, StalledError, encode_object
 from popef._tools.child import LOST_WHILE_LOADING
-from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
+from popef._tools.stalls import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
 from simipu.answers import AnswerError, decode_arrays, decode_loaded
 from simipu.computed import GraphOptions, Lowered, Weights

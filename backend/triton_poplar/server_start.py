@@ -17,8 +17,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from popef._tools.progress import read_stat
 from popef._tools.sockets import LISTENS, find_owned, iter_inodes
+from popef._tools.stalls import read_stat
 
 START_SECONDS = 300
 """Default time limit of a server's start: that of `poplar-triton serve`, and what process managers

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from .child import ChildProcess, follow_parent, start_python
-from .progress import LOOK_SECONDS, ProgressWatch
+from .stalls import LOOK_SECONDS, StallDetector
 
 Wait = Callable[[int], None]
 """Function that waits until an event of poll(2) is there, or raises an error to give up."""
@@ -199,7 +199,7 @@ class AnsweringChild:
 
     def _watch(self, event: int, limit_seconds: float) -> None:
         end = time.monotonic() + limit_seconds
-        watch = ProgressWatch()
+        watch = StallDetector()
         while not self.channel.is_ready(event, min(LOOK_SECONDS, end - time.monotonic())):
             if time.monotonic() >= end:
                 raise TimeoutError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .progress import PROC
+from .stalls import PROC
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("", "cpu", "memory", "pids")

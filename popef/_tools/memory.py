@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .control_groups import CONTROL_GROUPS, iter_groups, read_limit, read_memory
-from .progress import PROC
+from .stalls import PROC
 
 MAX_OOM_SCORE = 1000
 """The kernel's OOM_SCORE_ADJ_MAX."""

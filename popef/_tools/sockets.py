@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .progress import PROC
+from .stalls import PROC
 
 LISTENS, IS_CONNECTED = "0A", "01"
 """States of a socket in /proc/net/tcp."""

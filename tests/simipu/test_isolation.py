@@ -28,7 +28,7 @@ from simipu import (
 from simipu.sandbox import find_missing
 from waiting import PATIENCE_SECONDS, wait_until
 
-from popef._tools import channel, progress
+from popef._tools import channel, stalls
 from popef._tools.memory import offer_to_oom_killer
 
 
@@ -126,7 +126,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(channel, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(isolation, "_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(stalls, "STALL_SECONDS", 0.1)
 
 
 @pytest.mark.slow

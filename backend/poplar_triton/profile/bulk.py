@@ -31,7 +31,7 @@ from popef._tools.child import fork_child, wait_for
 from popef._tools.console import print_line
 from popef._tools.control_groups import CONTROL_GROUPS, iter_groups
 from popef._tools.memory import spare_memory_bytes
-from popef._tools.progress import PROC
+from popef._tools.stalls import PROC
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.journal import Result, open_journal

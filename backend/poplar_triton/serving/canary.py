@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from popef._tools.progress import PROC
+from popef._tools.stalls import PROC
 from popef._tools.zero_requests import make_inputs
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import HttpEndpoint, NoAnswerError

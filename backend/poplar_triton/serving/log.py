@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from popef._tools.line_queue import LineQueue, describe_dropped, discard_blocked
-from popef._tools.progress import count_ticks
 from popef._tools.shortages import name_limit
+from popef._tools.stalls import count_ticks
 from popef._tools.text import escape
 
 PROGRAM = "poplar-triton"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from popef._tools.control_groups import CONTROL_GROUPS, iter_groups, read_memory
-from popef._tools.progress import PROC
+from popef._tools.stalls import PROC
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 
 MAX_SHARE = 0.85

@@ -22,7 +22,7 @@ from triton_poplar.server_start import CUT_SHORT, START_SECONDS
 
 from popef._tools.child import LOST_WHILE_LOADING, die_with
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.progress import find_zombies
+from popef._tools.stalls import find_zombies
 from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving.endpoint import (

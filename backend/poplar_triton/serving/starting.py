@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from popef._tools.memory import offer_to_oom_killer
-from popef._tools.progress import LOOK_SECONDS
+from popef._tools.stalls import LOOK_SECONDS
 from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError
 from poplar_triton.serving.repository import is_remote

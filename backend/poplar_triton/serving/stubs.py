@@ -25,11 +25,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from popef._tools.progress import (
+from popef._tools.stalls import (
     MIN_LOOKS,
     PROC,
     STALL_SECONDS,
-    ProgressWatch,
+    StallDetector,
     find_zombies,
     read_stat,
 )
@@ -306,19 +306,19 @@ class StallWatch:
     """Watches the processes of one server."""
 
     def __init__(self) -> None:
-        self._progress = ProgressWatch()
+        self._stall_detector = StallDetector()
 
     def scan(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
         """Return the processes that are stalled now. `servers` are the process ids of tritonserver,
         and of a script that calls it."""
         known = {stub.pid: stub for stub in stubs}
-        stalled = self._progress.find_stalled([*servers, *known])
+        stalled = self._stall_detector.find_stalled([*servers, *known])
         return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]
 
     def is_any_paused(self, servers: Iterable[int]) -> bool:
         """Return whether one of the processes was stopped, frozen or waiting for a disk in the last
         scan. It would not answer."""
-        return any(map(self._progress.is_paused, servers))
+        return any(map(self._stall_detector.is_paused, servers))
 
 
 IDLE_SECONDS = 30.0

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from popef._tools.progress import PROC
 from popef._tools.sockets import IS_CONNECTED, LISTENS, find_owned, iter_inodes
+from popef._tools.stalls import PROC
 
 
 def describe_listener(port: int, proc: Path = PROC) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from popef._tools.channel import LOST, Channel, make_channel
 from popef._tools.child import ChildProcess, start_python
-from popef._tools.progress import ProgressWatch
+from popef._tools.stalls import StallDetector
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.settings import Settings
@@ -53,7 +53,7 @@ class Processes:
         self._ends: list[float] = []
         self._num_lost = 0
         self._began = 0.0
-        self._progress = ProgressWatch()
+        self._stall_detector = StallDetector()
         self._phase = _STARTING
 
     def __enter__(self) -> Processes:
@@ -135,7 +135,7 @@ class Processes:
         self._workers = []
 
     def _kill_stalled(self) -> None:
-        stalled = self._progress.find_stalled(worker.process.pid for worker in self._workers)
+        stalled = self._stall_detector.find_stalled(worker.process.pid for worker in self._workers)
         for index, worker in enumerate(self._workers):
             why = stalled.get(worker.process.pid, "")
             if why and not worker.stalled:

@@ -74,7 +74,7 @@ def count_descriptors():
 def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(channel, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("popef._tools.progress.STALL_SECONDS", 0.1)
+    monkeypatch.setattr("popef._tools.stalls.STALL_SECONDS", 0.1)
 
 
 # Requests and answers.

@@ -14,7 +14,7 @@ from poplar_triton.serving import log, server
 from poplar_triton.serving.server import TritonServer
 from waiting import PATIENCE_SECONDS
 
-from popef._tools.progress import count_ticks
+from popef._tools.stalls import count_ticks
 
 HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
 USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --id <string>\n"

@@ -22,7 +22,7 @@ from poplar_triton.serving.repository import check_backends, check_repository
 from poplar_triton.serving.server import TritonServer
 from waiting import wait_until
 
-from popef._tools.progress import find_zombies
+from popef._tools.stalls import find_zombies
 
 BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
 

@@ -19,7 +19,7 @@ from poplar_triton.serving.starting import (
     start_first,
 )
 
-from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, ProgressWatch
+from popef._tools.stalls import LOOK_SECONDS, STALL_SECONDS, StallDetector
 
 SERVER, STUB = 100, 101
 
@@ -73,7 +73,7 @@ class Stage:
 def stage(tmp_path, monkeypatch):
     stage = Stage(tmp_path)
     folder, clock = tmp_path, lambda: stage.now
-    monkeypatch.setattr(stubs, "ProgressWatch", lambda: ProgressWatch(folder, clock))
+    monkeypatch.setattr(stubs, "StallDetector", lambda: StallDetector(folder, clock))
     watch, zombies = starting.StubWatch, starting.ZombieWatch
     monkeypatch.setattr(starting, "StubWatch", lambda *a, **k: watch(*a, **k, proc=folder))
     monkeypatch.setattr(starting, "ZombieWatch", lambda clock: zombies(clock, folder))

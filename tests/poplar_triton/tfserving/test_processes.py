@@ -18,7 +18,7 @@ from poplar_triton.tfserving.processes import (
 )
 from poplar_triton.tfserving.settings import Settings
 
-from popef._tools.progress import DISK_STALL_SECONDS, STALL_SECONDS, ProgressWatch
+from popef._tools.stalls import DISK_STALL_SECONDS, STALL_SECONDS, StallDetector
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def play(monkeypatch, lines, proc):
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
     monkeypatch.setattr(
-        module, "ProgressWatch", lambda: ProgressWatch(proc.folder, lambda: clock.now)
+        module, "StallDetector", lambda: StallDetector(proc.folder, lambda: clock.now)
     )
 
     def make(*plans, start_seconds=5, **settings):

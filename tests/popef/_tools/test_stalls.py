@@ -13,7 +13,7 @@ import pytest
 from fake_time import FakeTime
 from played_proc import PlayedProc
 
-from popef._tools.progress import LOOK_SECONDS, PROC, ProgressWatch, read_stat
+from popef._tools.stalls import LOOK_SECONDS, PROC, StallDetector, read_stat
 
 
 class Play:
@@ -22,7 +22,7 @@ class Play:
     def __init__(self, folder):
         self.proc = PlayedProc(folder)
         self.time = FakeTime()
-        self.watch = ProgressWatch(folder, lambda: self.time.now_ns / 1e9)
+        self.watch = StallDetector(folder, lambda: self.time.now_ns / 1e9)
 
     def look(self, state, **status):
         """Return the result of the next look."""
@@ -105,7 +105,7 @@ def test_of_a_real_process(monkeypatch):
             time.sleep(0.001)
         assert (stat.state, stat.parent) == ("T", os.getpid())
         clock = FakeTime()
-        watch = ProgressWatch(PROC, lambda: clock.now_ns / 1e9)
+        watch = StallDetector(PROC, lambda: clock.now_ns / 1e9)
         found = []
         for _ in range(7):
             found.append(watch.find_stalled([child.pid, os.getpid()]))

@@ -86,7 +86,7 @@ class _Pause:
     looks: int = 1
 
 
-class ProgressWatch:
+class StallDetector:
     """Finds stalled processes. Call `find_stalled` repeatedly, LOOK_SECONDS apart."""
 
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
