@@ -137,7 +137,7 @@ def compile_network(network: Network, precision: str, folder: Path) -> Path:
     words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
     told = io.StringIO()
     with (
-        patch("poprt.compile.prepared.calibrate", return_value=Findings()),
+        patch("poprt.compile.steps.calibrate", return_value=Findings()),
         contextlib.redirect_stdout(told),
         contextlib.redirect_stderr(told),
     ):

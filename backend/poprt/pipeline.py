@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import onnx
 from onnxgraph import find_opset, infer_shapes
@@ -98,16 +97,6 @@ PREPARATION = (
 LOWERING = ("take_quarters", "place_nodes", "insert_copies")
 """Passes from the converted graph to the placed one; the chip and the number of IPUs decide which
 of them run."""
-
-
-class Step(str, Enum):
-    """Steps of the compiler after its passes, in order; none of them rewrites a graph."""
-
-    ESTIMATE = "plan operators"
-    ROWS = "prove rows independent"
-    CALIBRATE = "run once in half"
-    BUILD = "build executable"
-    DRY_RUN = "load and run once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,6 @@ from simipu.operators import operator_of
 from simipu.operators.entry import Family
 from simipu.program_graphs import lower_program, read_graph, read_static
 from simipu.rows import take_rows
-from simipu.streams import Direction
 
 _EXACT = (
     "half and fp8 are rounded as on the chip, which only the CPU kernels do; use sim_numerics "
@@ -254,7 +253,7 @@ def _find_dependence(program: Program, weights: Weights) -> str:
         return ""
     model = read_static(program)
     _set_shapes(model.graph.output, program)
-    axes = (s.batch_axis for s in program.streams if s.direction is Direction.HOST_TO_DEVICE)
+    axes = (stream.batch_axis for stream in program.inputs)
     return take_rows(model, program.streams, next(axes), weights)[2]
 
 

@@ -347,8 +347,8 @@ class _LoadedMain:
     iteration's; those of a fused program have one entry for each branch."""
 
     def __init__(self, program: Program, graph: ComputedGraph, timings: Sequence[Timing]) -> None:
-        self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
-        self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
+        self.inputs = program.inputs
+        self.outputs = program.outputs
         self.batch_size = program.batch_size
         self.graph = graph
         self._program, self._timings = program, timings

@@ -112,6 +112,16 @@ class Program:
         """Index and name, for messages."""
         return f"program {self.index} ({self.name})"
 
+    @property
+    def inputs(self) -> list[Stream]:
+        """Streams from the host to the device."""
+        return [s for s in self.streams if s.direction is Direction.HOST_TO_DEVICE]
+
+    @property
+    def outputs(self) -> list[Stream]:
+        """Streams from the device to the host."""
+        return [s for s in self.streams if s.direction is Direction.DEVICE_TO_HOST]
+
     def find_branch(self, value: Array) -> int:
         """Return the number of the branch that a value of the selector selects. Raises RunError if
         there is none."""
@@ -128,7 +138,7 @@ class Program:
         """Rows of the compiled batch: the size of all streams along their batch axes. It is 0 if
         the sizes differ, for a fused program, and for one without inputs, which does not define a
         row."""
-        if self.branches or not any(s.direction is Direction.HOST_TO_DEVICE for s in self.streams):
+        if self.branches or not self.inputs:
             return 0
         sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
         return sizes.pop() if len(sizes) == 1 else 0

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 from model_runtime import Session
 from poprt.calibration import iter_made_up
-from simipu import Direction, RunError, read_static
+from simipu import RunError, read_static
 
 from popef._tools.arrays import Array
 from poplar_triton.errors import ExportError
@@ -109,10 +109,9 @@ def iter_requests(source: Source) -> Iterator[Answers]:
     """Yield requests as clients send them: whole batches, and if possible one row, and one more
     than a batch."""
     program, batch = source.program, source.program.batch_size
-    streams = [stream for stream in program.streams if stream.direction is Direction.HOST_TO_DEVICE]
     made = [
-        {stream.tensor: values[stream.tensor].astype(stream.dtype) for stream in streams}
-        for values in iter_made_up(read_static(program), streams, batch, _MIN_ROWS)
+        {stream.tensor: values[stream.tensor].astype(stream.dtype) for stream in program.inputs}
+        for values in iter_made_up(read_static(program), program.inputs, batch, _MIN_ROWS)
     ]
     accepted = [each for each in made if _is_accepted(source, each)]
     if not accepted:

@@ -30,7 +30,7 @@ from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
 from poprt.compile.engine_options import find_report_folder
 from poprt.compile.executable import Executable
-from poprt.compile.prepared import cost_options
+from poprt.compile.steps import cost_options
 from poprt.frontend import Frontend, get_frontend
 from poprt.frontend.extensions import load_extensions
 from poprt.options import CompilerOptions

@@ -6,7 +6,7 @@ from poprt.compile.compiler import compile_unreported, profile_executable, summa
 from poprt.compile.dry_run import dry_run as dry_run_executable
 from poprt.compile.engine_options import find_report_folder, write_profiles
 from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable
-from poprt.compile.prepared import cost_options
+from poprt.compile.steps import cost_options
 
 __all__ = [
     "LOAD_PROGRAM",

@@ -1,7 +1,7 @@
 """Compiler: turns a converted ONNX model into an executable with its metadata and any streamed
 weights.
 
-The implementation is in `poprt.compile.prepared`.
+The steps are in `poprt.compile.steps`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from poprt.compile.engine_options import (
     write_profiles,
 )
 from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
-from poprt.compile.model_fusion import check_fusion, compile_fused, is_fused, split_models
-from poprt.compile.prepared import Compilation, cost_options
+from poprt.compile.model_fusion import check_fusion, is_fused, split_models
+from poprt.compile.steps import STEPS, Compilation, Part, cost_options, prepare
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
-from poprt.passes import PassManager
 from poprt.passes.precision.floats import is_half
 from poprt.profiling.model_profile import Profile, make_profile
 from poprt.profiling.table import print_profile
@@ -192,29 +191,39 @@ def compile_unreported(
             f"weight {missing!r} has no data; a model without its weights can be profiled, but "
             "not compiled"
         )
-    target = options.target()
-    check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
+    check_weights(loaded.graph, options.target(), allow_out_of_memory=options.allow_out_of_memory)
     light, weights = extract_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
     cache = EngineCache.of(options, light, weights, outputs, batch_axis)
-    if cache is not None and (found := cache.find()) is not None:
-        found.appendOpaqueBlobs(options.opaque_blobs)
-        return found
-    parts = split_models(light)
-    check_fusion(parts, outputs, options)
-    with (
-        holding_few_pages(),
-        remember_inferences(),
-        _progress(options, max(1, len(parts))) as on_step,
-    ):
-        kept = pipeline.PreparationOptions(outputs, options.only_ipu_operators)
-        passes = pipeline.preparation(kept)
-        parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
-        what = outputs, float_model, calibration_data
-        steps = Compilation(weights, target, options, batch_axis, on_step, *what)
-        compiled = compile_fused(steps, parts) if is_fused(loaded) else steps.compile(parts[0])
+    if cache is not None and (cached := cache.find()) is not None:
+        cached.appendOpaqueBlobs(options.opaque_blobs)
+        return cached
+    parts = _split_parts(light, outputs, options, float_model)
+    compilation = Compilation(
+        options, outputs, batch_axis, calibration_data, weights, parts, is_fused(loaded)
+    )
+    with holding_few_pages(), remember_inferences(), _progress(options, len(parts)) as on_step:
+        prepare(compilation, on_step)
+        for title, step in STEPS.items():
+            on_step(title)
+            step(compilation)
     if cache is not None:
-        cache.keep(compiled)
-    return compiled
+        cache.keep(compilation.executable)
+    return compilation.executable
+
+
+def _split_parts(
+    model: onnx.ModelProto,
+    outputs: Collection[str] | None,
+    options: CompilerOptions,
+    float_model: onnx.ModelProto | None,
+) -> list[Part]:
+    """Return the models of a fused one, each with its own in float, or the model alone."""
+    models = split_models(model)
+    check_fusion(models, outputs, options)
+    if not models:
+        return [Part(model, float_model)]
+    floats = [None] * len(models) if float_model is None else split_models(float_model)
+    return list(map(Part, models, floats))
 
 
 def profile_executable(
@@ -281,7 +290,7 @@ def _progress(options: CompilerOptions, models: int) -> Iterator[Callable[[str],
 
     Progress is shown on a terminal and passed to `compilation_progress_logger`.
     """
-    steps = models * (len(pipeline.PREPARATION) + len(pipeline.Step))
+    steps = models * len(pipeline.PREPARATION) + len(STEPS)
     done = 0
     hidden = not options.show_compilation_progress_bar
     with show_progress("Graph compilation", steps, disabled=hidden) as show:

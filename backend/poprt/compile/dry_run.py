@@ -31,7 +31,6 @@ from simipu import (
     CompileError,
     Device,
     DeviceLostError,
-    Direction,
     Engine,
     FileLoad,
     GraphOptions,
@@ -249,7 +248,7 @@ class _ValuesError(RunError):
 
 
 def _count_input_bytes(compiled: Executable) -> int:
-    streams = _find_inputs(compiled.executable.program(MAIN_PROGRAM))
+    streams = compiled.executable.program(MAIN_PROGRAM).inputs
     return sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
 
 
@@ -267,7 +266,7 @@ class _DryRun:
 
     def __post_init__(self) -> None:
         self.main = self.compiled.executable.program(MAIN_PROGRAM)
-        self.inputs = _find_inputs(self.main)
+        self.inputs = self.main.inputs
 
     def run(self, options: GraphOptions) -> RowDifference | None:
         served = replace(options, index_check="error")
@@ -308,9 +307,7 @@ class _DryRun:
 
     def _run_branch(self, engine: Engine, number: int, branch: Program) -> None:
         """Run one model of a fused executable; the inputs of the others are zeros."""
-        made = dict(
-            next(iter_made_up(read_static(branch), _find_inputs(branch), branch.batch_size))
-        )
+        made = dict(next(iter_made_up(read_static(branch), branch.inputs, branch.batch_size)))
         made[self.main.selector] = np.array(number)
         missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in made}
         engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
@@ -376,8 +373,10 @@ class _DryRun:
             if max(distances, default=0.0) <= bound:
                 return None
         known = self._find_tensor(model, whole.rows, others, bound)
-        outputs = [s.tensor for s in self.main.streams if s.direction is Direction.DEVICE_TO_HOST]
-        return known or RowDifference(outputs[int(np.argmax(distances))], "", "", max(distances))
+        if known is not None:
+            return known
+        output = self.main.outputs[int(np.argmax(distances))]
+        return RowDifference(output.tensor, "", "", max(distances))
 
     def _find_tensor(
         self, model: onnx.ModelProto, rows: Sequence[Array], others: Sequence[Array], bound: float
@@ -414,10 +413,6 @@ class _DryRun:
             ]
 
         return compute
-
-
-def _find_inputs(program: Program) -> list[Stream]:
-    return [stream for stream in program.streams if stream.direction is Direction.HOST_TO_DEVICE]
 
 
 def _compute_with(engine: Engine) -> Compute:

@@ -37,14 +37,9 @@ from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cost import Code, Estimate, IpuCost
 
 import popef
-from popef._tools.arrays import Array
 from poprt._names import MAX_MODELS
-from poprt.calibration import Findings
-from poprt.compile.executable import Executable
-from poprt.compile.prepared import Compilation, check_memory
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
-from poprt.pipeline import Step
 from poprt.rewrite.explanations import describe_shape
 
 _MARK = "poprt.model_fusion"
@@ -321,34 +316,9 @@ def check_fusion(
         )
 
 
-def compile_fused(compilation: Compilation, models: Sequence[onnx.ModelProto]) -> Executable:
-    """Return the executable of the models of a fused one; otherwise like `Compilation.compile`.
-
-    A tile holds the weights, the code and the streams of all models, and the live tensors of the
-    model that runs. The model in float is fused like the model in half.
-    """
-    costs = [compilation.estimate(model) for model in models]
-    check_memory(_fuse_costs(costs), compilation.options)
-    whole = compilation.float_model
-    floats = split_models(whole) if whole is not None else [None] * len(models)
-    programs: list[Program] = []
-    weights: dict[str, Array] = {}
-    for model, cost, float_model in zip(models, costs, floats, strict=True):
-        inputs = {value.name for value in find_inputs(model.graph)}
-        data = {name: rows for name, rows in (compilation.data or {}).items() if name in inputs}
-        alone = replace(compilation, outputs=None, float_model=float_model, data=data or None)
-        program, taken, _ = alone.plan(model, cost)
-        programs.append(program)
-        weights.update(taken)
-    compilation.on_step(Step.BUILD.value)
-    compiled = compilation.build(_fuse_programs(programs), weights, Findings())
-    compilation.confirm(compiled)
-    return compiled
-
-
-def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
-    """Return the memory cost of all models together, with the live tensors of the model that has
-    most of them."""
+def fuse_costs(costs: Sequence[Estimate]) -> Estimate:
+    """Return the memory cost of all models together. A tile holds the weights, the code and the
+    streams of all models, and the live tensors of the model that has most of them."""
     fullest = max(costs, key=lambda cost: max(ipu.live_bytes for ipu in cost.ipus))
     ipus = tuple(
         IpuCost(
@@ -364,21 +334,20 @@ def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
     return replace(fullest, ipus=ipus)
 
 
-def _fuse_programs(programs: Sequence[Program]) -> Program:
+def fuse_programs(programs: Sequence[Program]) -> Program:
     """Return a MAIN program; each run executes one of `programs`, which are MAIN programs."""
     selector = Stream(
         f"h2d_{popef.INDEX}", popef.INDEX, Direction.HOST_TO_DEVICE, np.dtype(np.int32), ()
     )
     dearest = max(programs, key=lambda program: program.cycles)
-    streams = [stream for program in programs for stream in program.streams]
     return replace(
         dearest,
         name="main_program",
         kind=ProgramKind.MAIN,
         streams=(
             selector,
-            *(stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE),
-            *(stream for stream in streams if stream.direction is Direction.DEVICE_TO_HOST),
+            *(stream for program in programs for stream in program.inputs),
+            *(stream for program in programs for stream in program.outputs),
         ),
         graph=b"",
         row_independent=False,

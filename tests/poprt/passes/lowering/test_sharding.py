@@ -11,7 +11,7 @@ from onnxgraph import attribute
 from poprt import Compiler, CompilerOptions
 from poprt.cli import main
 from poprt.compile.converter import Sharder
-from poprt.compile.prepared import check_memory
+from poprt.compile.steps import check_memory
 from poprt.pipeline import estimate
 from poprt.runtime import Runner
 from sample_models import make_model
