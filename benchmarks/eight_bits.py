@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from simipu import GraphOptions
-from simipu.computed import Lowered, make_graph
+from simipu.engines.computed import Lowered, make_graph
 from simipu.numerics import lower
 from simipu.saturation import products_saturate
 

@@ -28,11 +28,11 @@ from poprt.passes.precision.eight_bits import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from poprt.profiling.model_profile import find_batch_size
 from published import DATA, converter_options, published_models
+from simipu.chip.target import TARGETS, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.operators.formulas.narrow import Narrow, plan_narrow
 from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
 from simipu.operators.formulas.products import find_sizes, iter_expanded
-from simipu.target import TARGETS, Target
 
 _BLOCK = 16
 """Input channels of halves that an AMP unit takes at a time."""

@@ -33,7 +33,7 @@ from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rounds import parse_options
 from simipu import Direction, GraphOptions, choose_accelerator
-from simipu.opening import open_graph
+from simipu.engines.opening import open_graph
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]

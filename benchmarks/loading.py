@@ -14,7 +14,7 @@ from compared import NETWORKS, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rounds import Goal, parse_options
 from simipu import GraphOptions
-from simipu.opening import open_graph
+from simipu.engines.opening import open_graph
 
 MODELS = ("resnet50", "bert_base")
 PRECISIONS = ("fp32", "half")

@@ -20,8 +20,8 @@ from onnx import TensorProto
 from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from published import converter_options, published_models
+from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions, Estimate
-from simipu.target import TARGETS
 
 MK2, C600 = TARGETS["ipu2"], TARGETS["ipu21"]
 

@@ -14,7 +14,7 @@ import runpy
 import sys
 from typing import Any
 
-from simipu.target import find_target
+from simipu.chip.target import find_target
 
 popart: Any = importlib.import_module("popart")
 sessions: list[Any] = []

@@ -34,10 +34,10 @@ from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress
 from simipu import Direction, GraphOptions
-from simipu.computed import Lowered, make_graph
+from simipu.engines.computed import Lowered, make_graph
+from simipu.engines.program_graphs import lower_model, read_graph
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
-from simipu.program_graphs import lower_model, read_graph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 

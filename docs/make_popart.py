@@ -12,12 +12,12 @@ from typing import Any
 
 from make_options import make_row
 from popart.graphcore import METHODS, REQUIRED, UNBOUNDED, Method, Parameter
-from popart.options import OPTIONS
-from popart.settings import Field, Settings, describe
+from popart.options.session_options import OPTIONS
+from popart.options.settings import Field, Settings, describe
 
 FILE = Path(__file__).with_name("popart-reference.md")
 HEAD = """\
-<!-- Written by `make docs` from the tables `backend/popart/options.py` and `backend/popart/graphcore.py`; do not edit. -->
+<!-- Written by `make docs` from the tables `backend/popart/options/session_options.py` and `backend/popart/graphcore.py`; do not edit. -->
 
 # Options and operators of popart
 

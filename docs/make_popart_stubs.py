@@ -1,4 +1,4 @@
-"""Write backend/popart/operators.pyi from the tables of popart's operators.
+"""Write backend/popart/builder/operators.pyi from the tables of popart's operators.
 
 `make docs` runs it; a test compares the file with what it would write.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from popart import graphcore
-from popart.calls import annotate
-from popart.opsets import VERSIONS, find_methods, list_parameters
+from popart.builder.calls import annotate
+from popart.builder.opsets import VERSIONS, find_methods, list_parameters
 
-FILE = Path(__file__).parents[1] / "backend" / "popart" / "operators.pyi"
+FILE = Path(__file__).parents[1] / "backend" / "popart" / "builder" / "operators.pyi"
 HEAD = '''\
 """Written by `make docs` from popart's tables of operators; do not edit."""
 
@@ -21,10 +21,10 @@ from collections.abc import Sequence
 
 import numpy.typing as npt
 
-from popart.builder import Builder
+from popart.builder.builder import Builder
+from popart.builder.opsets import Opset
 from popart.debugcontext import DebugContext
 from popart.enums import CollectiveOperator, ReductionType, ScatterReduction
-from popart.opsets import Opset
 from popart.variables import CommGroup
 '''
 _RESULTS = {"id": "str", "first": "str", "ids": "list[str]", "none": "None"}

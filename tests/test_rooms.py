@@ -16,11 +16,11 @@ FILES = sorted(
 )
 REASONS = {
     "it loads without ONNX Runtime": """
-        simipu.accelerators simipu.errors simipu.target simipu.forks simipu.placement
+        simipu.accelerators simipu.errors simipu.chip.target simipu.processes.forks simipu.chip.placement
         simipu.version
     """,
     "it runs a C compiler, which only installations need": "simipu.kernels.build",
-    "it imports a package that is optional": "simipu.openvino_package",
+    "it imports a package that is optional": "simipu.engines.openvino_package",
     "a process of the server loads only the parts of the backend that it needs": """
         triton_poplar.dlpack triton_poplar.errors triton_poplar.instance_state triton_poplar.log
         triton_poplar.model_state triton_poplar.parameters
@@ -30,8 +30,8 @@ REASONS = {
     "it is one table, whose name explains its entries": "onnxgraph.expansions onnxgraph.opsets",
     "the real library has it": "model_runtime.pvti",
     "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
-        popart.compilation popart.export popart.ir_log popart.program popart.replication
-        popart.reports
+        popart.session.compilation popart.session.export popart.session.ir_log popart.session.program popart.session.replication
+        popart.session.reports
     """,
     "the real package does not read name_map.json": "popef.name_map",
     "what it prints is no result of the compiler": "poprt.terminal",

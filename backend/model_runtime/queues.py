@@ -17,7 +17,7 @@ from threading import TIMEOUT_MAX, Condition
 from typing import Any, TypeVar
 
 import numpy as np
-from simipu.forks import FORKS
+from simipu.processes.forks import FORKS
 
 import popef
 from model_runtime.errors import ModelRuntimeError, StoppedError

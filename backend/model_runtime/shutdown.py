@@ -141,7 +141,7 @@ def _stop_all() -> None:
     for session in _live_sessions():
         session.stop()
     # Only theirs: an atexit callback may still have a session compute. The runs of the user's
-    # daemons simipu.watchdog ends.
+    # daemons simipu.processes.watchdog ends.
     for thread in threads:
         thread.session.cancel()
     deadline = time.monotonic() + _JOIN_SECONDS
@@ -163,7 +163,8 @@ def _session_threads() -> list[SessionThread]:
 with suppress(RuntimeError):
     threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]  # noqa: SLF001
 atexit.register(_stop_all)
-# A fork has its parent's sessions but not their threads. simipu.forks informs the sessions.
+# A fork has its parent's sessions but not their threads.
+# simipu.processes.forks informs the sessions.
 os.register_at_fork(after_in_child=_endless_waits.clear)
 
 

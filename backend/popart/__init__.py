@@ -5,7 +5,68 @@ compiles it with `poprt` and runs it. Names and behaviour are the real module's.
 `popart_exception`.
 """
 
-from popart.builder import Builder
+from popart.builder.builder import Builder
+from popart.builder.ids import (
+    reservedAccl1Prefix,
+    reservedAccl2Prefix,
+    reservedAccl3Prefix,
+    reservedAcclFinalOutPrefix,
+    reservedAcclPrefix,
+    reservedAcclToReducePrefix,
+    reservedAcclToUpdatePrefix,
+    reservedAccumPrefix,
+    reservedAdamUpdaterPrefix,
+    reservedAutomaticLossScalePrefix,
+    reservedDefaultAdamBeta1Prefix,
+    reservedDefaultAdamBeta2Prefix,
+    reservedDefaultAdamEpsPrefix,
+    reservedDefaultDampeningScaleFactor1Prefix,
+    reservedDefaultLearningRatePrefix,
+    reservedDefaultLossScalingPrefix,
+    reservedDefaultMaxWeightNormPrefix,
+    reservedDefaultScaledLearningRate0Prefix,
+    reservedDefaultScaledLearningRate1Prefix,
+    reservedDefaultScaledMomentum1Prefix,
+    reservedDefaultScaledWeightDecay1Prefix,
+    reservedDefaultStepPrefix,
+    reservedDefaultWeightDecayPrefix,
+    reservedDefaultWeightDecayScaleFactor0Prefix,
+    reservedFinalReducedGradPrefix,
+    reservedGradientPrefix,
+    reservedLambR1SqPrefix,
+    reservedLambR2SqPrefix,
+    reservedLossScalingPrefix,
+    reservedRandomSeedPrefix,
+    reservedRemoteArgPrefix,
+    reservedRestoredPrefix,
+    reservedSeedModifierPrefix,
+    reservedSpecificAdamBeta1Prefix,
+    reservedSpecificAdamBeta2Prefix,
+    reservedSpecificAdamEpsPrefix,
+    reservedSpecificDampeningScaleFactor1Prefix,
+    reservedSpecificLearningRatePrefix,
+    reservedSpecificLossScalingPrefix,
+    reservedSpecificMaxWeightNormPrefix,
+    reservedSpecificScaledLearningRate0Prefix,
+    reservedSpecificScaledLearningRate1Prefix,
+    reservedSpecificScaledMomentum1Prefix,
+    reservedSpecificScaledWeightDecay1Prefix,
+    reservedSpecificStepPrefix,
+    reservedSpecificWeightDecayPrefix,
+    reservedSpecificWeightDecayScaleFactor0Prefix,
+    reservedStashedPrefix,
+    reservedStepPrefix,
+    reservedUpdatedVarPrefix,
+)
+from popart.builder.operators import (
+    AiGraphcoreOpset1,
+    AiOnnxOpset6,
+    AiOnnxOpset7,
+    AiOnnxOpset8,
+    AiOnnxOpset9,
+    AiOnnxOpset10,
+    AiOnnxOpset11,
+)
 from popart.dataflow import AnchorReturnType, DataFlow, InputShapeInfo
 from popart.debugcontext import DebugContext, DebugInfo, SourceLocation
 from popart.devices import DeviceInfo, DeviceManager, syncPatternFromString, syncPatternToString
@@ -62,58 +123,6 @@ from popart.errors import (
     poplar_unrecoverable_runtime_error,
     poplibs_exception,
 )
-from popart.ids import (
-    reservedAccl1Prefix,
-    reservedAccl2Prefix,
-    reservedAccl3Prefix,
-    reservedAcclFinalOutPrefix,
-    reservedAcclPrefix,
-    reservedAcclToReducePrefix,
-    reservedAcclToUpdatePrefix,
-    reservedAccumPrefix,
-    reservedAdamUpdaterPrefix,
-    reservedAutomaticLossScalePrefix,
-    reservedDefaultAdamBeta1Prefix,
-    reservedDefaultAdamBeta2Prefix,
-    reservedDefaultAdamEpsPrefix,
-    reservedDefaultDampeningScaleFactor1Prefix,
-    reservedDefaultLearningRatePrefix,
-    reservedDefaultLossScalingPrefix,
-    reservedDefaultMaxWeightNormPrefix,
-    reservedDefaultScaledLearningRate0Prefix,
-    reservedDefaultScaledLearningRate1Prefix,
-    reservedDefaultScaledMomentum1Prefix,
-    reservedDefaultScaledWeightDecay1Prefix,
-    reservedDefaultStepPrefix,
-    reservedDefaultWeightDecayPrefix,
-    reservedDefaultWeightDecayScaleFactor0Prefix,
-    reservedFinalReducedGradPrefix,
-    reservedGradientPrefix,
-    reservedLambR1SqPrefix,
-    reservedLambR2SqPrefix,
-    reservedLossScalingPrefix,
-    reservedRandomSeedPrefix,
-    reservedRemoteArgPrefix,
-    reservedRestoredPrefix,
-    reservedSeedModifierPrefix,
-    reservedSpecificAdamBeta1Prefix,
-    reservedSpecificAdamBeta2Prefix,
-    reservedSpecificAdamEpsPrefix,
-    reservedSpecificDampeningScaleFactor1Prefix,
-    reservedSpecificLearningRatePrefix,
-    reservedSpecificLossScalingPrefix,
-    reservedSpecificMaxWeightNormPrefix,
-    reservedSpecificScaledLearningRate0Prefix,
-    reservedSpecificScaledLearningRate1Prefix,
-    reservedSpecificScaledMomentum1Prefix,
-    reservedSpecificScaledWeightDecay1Prefix,
-    reservedSpecificStepPrefix,
-    reservedSpecificWeightDecayPrefix,
-    reservedSpecificWeightDecayScaleFactor0Prefix,
-    reservedStashedPrefix,
-    reservedStepPrefix,
-    reservedUpdatedVarPrefix,
-)
 from popart.logger import Logger, getLogger
 from popart.operations import (
     OpDefinition,
@@ -122,16 +131,8 @@ from popart.operations import (
     getSupportedOperationsDefinition,
     getUnsupportedOperations,
 )
-from popart.operators import (
-    AiGraphcoreOpset1,
-    AiOnnxOpset6,
-    AiOnnxOpset7,
-    AiOnnxOpset8,
-    AiOnnxOpset9,
-    AiOnnxOpset10,
-    AiOnnxOpset11,
-)
-from popart.options import (
+from popart.options.patterns import Patterns
+from popart.options.session_options import (
     AccumulateOuterFragmentSettings,
     AutodiffSettings,
     AutomaticLossScalingSettings,
@@ -144,8 +145,7 @@ from popart.options import (
     TensorLocation,
     TensorLocationSettings,
 )
-from popart.patterns import Patterns
-from popart.session import InferenceSession
+from popart.session.inference_session import InferenceSession
 from popart.stepio import IStepIO, IWeightsIO, PyStepIO, PyStepIOCallback, PyWeightsIO
 from popart.tensorinfo import TensorInfo, getTensorInfo
 from popart.throwing import _throw_application_runtime_error as _throw_application_runtime_error

@@ -9,8 +9,8 @@ from onnx.defs import OpSchema
 from simipu.operators import CHIP_OPERATORS, find_operator
 
 from popart import graphcore
+from popart.builder.opsets import ONNX_DOMAIN, VERSIONS, find_schemas
 from popart.enums import DataType
-from popart.opsets import ONNX_DOMAIN, VERSIONS, find_schemas
 from popart.tensorinfo import from_onnx_type
 
 _TENSOR_PREFIX = "tensor("

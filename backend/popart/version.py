@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from popart.opsets import DEFAULT_VERSION
+from popart.builder.opsets import DEFAULT_VERSION
 from popef._tools.version import __version__ as _own_version
 
 defaultAiOnnxOpset = DEFAULT_VERSION

@@ -21,11 +21,9 @@ from poptorch import autocasting as autocasting
 from poptorch import optim as optim
 from poptorch import poptorch_core as poptorch_core
 from poptorch import profiling as profiling
-from poptorch import published_ops as _published_ops  # noqa: F401 # registers its bodies
 from poptorch._logging import setLogLevel
 from poptorch.arguments import ICustomArgParser, registerCustomArgParser
-from poptorch.control import cond, for_loop
-from poptorch.custom_ops import custom_op, register_op_body
+from poptorch.capture.control import cond, for_loop
 from poptorch.data import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import (
     AnchorMode,
@@ -46,10 +44,15 @@ from poptorch.enums import (
     VariableRetrievalMode,
 )
 from poptorch.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
-from poptorch.executor import PoplarExecutor
-from poptorch.files import FileContents, inspect_file
+from poptorch.execution.executor import PoplarExecutor
+from poptorch.execution.files import FileContents, inspect_file
 from poptorch.hooks import registerPostCompileHook, registerPreCompileHook
-from poptorch.multi_conv import MultiConv
+from poptorch.operators import published_ops as _published_ops  # noqa: F401 # registers its bodies
+from poptorch.operators.custom_ops import custom_op, register_op_body
+from poptorch.operators.multi_conv import MultiConv
+from poptorch.operators.overlap import set_overlap_for_input, set_overlap_for_output
+from poptorch.operators.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
+from poptorch.operators.tracing import isRunningOnIpu
 from poptorch.ops import (
     CPU,
     Attribute,
@@ -66,12 +69,9 @@ from poptorch.ops import (
     serializedMatMul,
     set_available_memory,
 )
-from poptorch.option_parts import TensorLocationSettings
-from poptorch.options import Options
-from poptorch.overlap import set_overlap_for_input, set_overlap_for_output
-from poptorch.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
-from poptorch.poptorch_core import ipuHardwareIsAvailable, ipuHardwareVersion
-from poptorch.strategies import (
+from poptorch.options.model_options import Options
+from poptorch.options.parts import TensorLocationSettings
+from poptorch.options.strategies import (
     ParallelPhasedExecution,
     Phase,
     PipelinedExecution,
@@ -79,8 +79,8 @@ from poptorch.strategies import (
     ShardedExecution,
     Stage,
 )
+from poptorch.poptorch_core import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch.torch_ops import install as _install_torch_ops
-from poptorch.tracing import isRunningOnIpu
 from poptorch.wrapping import inferenceModel, load, trainingModel
 
 _install_torch_ops()

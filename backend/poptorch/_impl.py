@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poptorch.errors import Error
-from poptorch.tracing import isRunningOnIpu
+from poptorch.operators.tracing import isRunningOnIpu
 
 
 def isDispatchTracing() -> bool:

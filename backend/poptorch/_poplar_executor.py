@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from poptorch.executor import PoplarExecutor
+from poptorch.execution.executor import PoplarExecutor
 
 __all__ = ["PoplarExecutor"]

@@ -22,7 +22,7 @@ from poptorch import profiling, samplers
 from poptorch._logging import logger
 from poptorch.enums import DataLoaderMode, SharingStrategy
 from poptorch.errors import Error
-from poptorch.options import Options
+from poptorch.options.model_options import Options
 
 _POLL_SECONDS: Final = 0.05
 """Interval at which a full queue's thread looks whether it must stop."""

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from poptorch import scopes
 from poptorch.enums import MatMulSerializationMode
 from poptorch.errors import Error
-from poptorch.popart_nodes import HINTS
-from poptorch.tracing import Print, current_trace, isRunningOnIpu
+from poptorch.operators import scopes
+from poptorch.operators.popart_nodes import HINTS
+from poptorch.operators.tracing import Print, current_trace, isRunningOnIpu
 
 _FLOAT_FORMATS = {"auto": 0, "fixed": 1, "scientific": 2, "none": 3}
 """PrintTensor's numbers of the formats."""
@@ -377,7 +377,7 @@ def ctc_beam_search_decoder(
     """
     for name, value in (("probs", probs), ("lengths", lengths)):
         _require_tensor(value, f"ctc_beam_search_decoder: {name} must be a torch.tensor argument.")
-    from poptorch.custom_ops import call_popart
+    from poptorch.operators.custom_ops import call_popart
 
     steps, batch, _ = probs.shape
     counts = torch.zeros(batch, top_paths, dtype=torch.int32)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import popart
 
 from poptorch.errors import Error, RecoverableError, UnrecoverableError
-from poptorch.options import known_names
-from poptorch.options_check import validate_options
-from poptorch.tracing import isRunningOnIpu
+from poptorch.operators.tracing import isRunningOnIpu
+from poptorch.options.checks import validate_options
+from poptorch.options.model_options import known_names
 
 __all__ = [
     "Error",

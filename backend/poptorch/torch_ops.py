@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from poptorch import scopes
 from poptorch.errors import Error
+from poptorch.operators import scopes
+from poptorch.operators.placement import Block
 from poptorch.ops import ipu_print_tensor, nop, set_available_memory
-from poptorch.placement import Block
 
 _TYPES = {
     "FLOAT": torch.float32,

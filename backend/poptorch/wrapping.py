@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from poptorch import files
 from poptorch.enums import ConnectionType, OutputMode
 from poptorch.errors import Error
-from poptorch.executor import PoplarExecutor
-from poptorch.options import Options
-from poptorch.strategies import PipelinedExecution
+from poptorch.execution import files
+from poptorch.execution.executor import PoplarExecutor
+from poptorch.options.model_options import Options
+from poptorch.options.strategies import PipelinedExecution
 
 
 def inferenceModel(model: Any, options: Options | None = None) -> PoplarExecutor:

@@ -16,15 +16,15 @@ import numpy as np
 
 from popef._tools.arrays import Array
 from simipu.accelerators import join_names
-from simipu.clock import DeviceClock
-from simipu.computed import ComputedGraph, GraphOptions, OrtGraph
+from simipu.chip.clock import DeviceClock
+from simipu.chip.target import Target
+from simipu.engines.computed import ComputedGraph, GraphOptions, OrtGraph
+from simipu.engines.opening import open_graph
 from simipu.errors import RunError
 from simipu.executable import Device, Program, ProgramKind, SimulatedExecutable
-from simipu.forks import FORKS, keep_forever
 from simipu.host_link import batch_seconds, call_seconds, pass_seconds, transfer_seconds
-from simipu.opening import open_graph
+from simipu.processes.forks import FORKS, keep_forever
 from simipu.streams import Direction, Stream
-from simipu.target import Target
 
 ReadCallback = Callable[[int], Array]
 """Callback of an input stream. It gets the maximum number of rows that the run has room for, and

@@ -25,10 +25,10 @@ from google.protobuf.message import DecodeError
 
 from popef._tools.arrays import Array
 from simipu import executable_pb2 as pb
+from simipu.chip.target import Target, find_target
 from simipu.errors import ForeignExecutableError, LoadError, RunError
 from simipu.numerics.options import Numerics
 from simipu.streams import Direction, Stream
-from simipu.target import Target, find_target
 from simipu.version import FORMAT_VERSION, package_hash
 
 MAX_AXES = 32

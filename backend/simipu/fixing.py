@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from onnxgraph import set_shape
 
 from popef._tools.arrays import Array
+from simipu.engines.program_graphs import read_static
 from simipu.errors import LoadError
 from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable
-from simipu.program_graphs import read_static
 from simipu.rows import take_rows
 from simipu.streams import Direction
 

@@ -3,8 +3,8 @@ on the chip. They are modelled, never measured. Graphs do not belong here."""
 
 from __future__ import annotations
 
+from simipu.chip.target import Target
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
-from simipu.target import Target
 
 OVERLAPPED_STEPS = 3
 """Number of steps of a batch if I/O tiles overlap its transfers with computing: load, compute and

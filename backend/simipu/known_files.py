@@ -26,8 +26,8 @@ import onnxruntime
 
 from popef._tools.file_state import FileState
 from simipu.accelerators import describe_engines
-from simipu.computed import GraphOptions
-from simipu.private_folder import PrivateFolder, find_cache_folder
+from simipu.engines.computed import GraphOptions
+from simipu.processes.private_folder import PrivateFolder, find_cache_folder
 from simipu.version import find_onnx_version, package_hash
 
 MAX_ENTRIES = 4096

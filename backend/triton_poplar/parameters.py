@@ -16,7 +16,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
+from simipu.chip.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
 from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault, find_near
 from triton_poplar.errors import ModelConfigError

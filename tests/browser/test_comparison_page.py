@@ -10,7 +10,7 @@ import pytest
 from poplar_triton.compare.output import make_report
 from poplar_triton.compare.systems import MEASURED, MODELLED, Comparison, Point, Spread, System
 from report_pages import show
-from simipu.target import TARGETS
+from simipu.chip.target import TARGETS
 
 ADDRESS = "https://example.org/of-a-model"
 HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>"

@@ -30,7 +30,7 @@ MAIN = 5
 def patch_time(monkeypatch):
     """Replace the clock of every module on the path of a run by a fake one that starts at 0."""
     fake = FakeTime()
-    for module in ("simipu.clock", "simipu.engine", *(f"model_runtime.{m}" for m in MODULES)):
+    for module in ("simipu.chip.clock", "simipu.engine", *(f"model_runtime.{m}" for m in MODULES)):
         monkeypatch.setattr(f"{module}.time", fake)
     return fake
 

@@ -25,7 +25,7 @@ from model_runtime.shutdown import exit_daemon_thread
 from sample_models import loop_model, write_handmade
 from shutdown_scripts import SCRIPTS, find_faults, fork_scripts, run_scripts
 from simipu import RunCancelledError
-from simipu.watchdog import WATCHDOG
+from simipu.processes.watchdog import WATCHDOG
 from waiting import PATIENCE_SECONDS, held_by_another_thread, wait_until
 
 

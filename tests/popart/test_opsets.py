@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import popart
 import pytest
-from popart.opsets import VERSIONS, find_methods, find_schemas, list_parameters
+from popart.builder.opsets import VERSIONS, find_methods, find_schemas, list_parameters
 
 COUNTS = dict(zip(VERSIONS, (95, 102, 104, 123, 137, 156), strict=True))
 """Number of methods of each opset in PopART 3.4."""

@@ -2,7 +2,7 @@
 
 import make_popart
 from popart.graphcore import METHODS
-from popart.options import OPTIONS
+from popart.options.session_options import OPTIONS
 
 
 def test_the_document_is_written_from_the_tables():

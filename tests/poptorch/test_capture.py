@@ -9,12 +9,14 @@ torch = pytest.importorskip("torch")
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 import poptorch  # noqa: E402
-from poptorch import arguments, control, graph_text, ops  # noqa: E402
-from poptorch.capture import Captured, capture  # noqa: E402
-from poptorch.custom_ops import custom_op, register_op_body  # noqa: E402
+from poptorch import arguments, ops  # noqa: E402
+from poptorch.capture import control  # noqa: E402
+from poptorch.capture.capture import Captured, capture  # noqa: E402
 from poptorch.errors import Error  # noqa: E402
-from poptorch.tracing import isRunningOnIpu  # noqa: E402
-from poptorch.translations import narrow  # noqa: E402
+from poptorch.operators.custom_ops import custom_op, register_op_body  # noqa: E402
+from poptorch.operators.tracing import isRunningOnIpu  # noqa: E402
+from poptorch.translations import graph_text  # noqa: E402
+from poptorch.translations.aten import narrow  # noqa: E402
 
 LABELS = torch.tensor([0, 3, 4, 1])
 

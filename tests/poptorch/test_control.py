@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from onnxgraph import iter_nodes  # noqa: E402
-from poptorch import Error, control, ops  # noqa: E402
+from poptorch import Error, ops  # noqa: E402
+from poptorch.capture import control  # noqa: E402
 
 from tests.poptorch.test_capture import run  # noqa: E402
 

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from poptorch.ctc import ctc_loss  # noqa: E402
 from poptorch.errors import Error  # noqa: E402
+from poptorch.translations.ctc import ctc_loss  # noqa: E402
 
 STEPS, BATCH, CLASSES, LABELS = 8, 3, 5, 3
 

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
-from poptorch import exporter  # noqa: E402
+from poptorch.translations import exporter  # noqa: E402
 from torch.onnx._internal.exporter import _registration  # noqa: E402
 
 TABLE = _registration.ONNXRegistry

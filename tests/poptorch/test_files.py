@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
 from model_runtime import ModelRunner  # noqa: E402
-from poptorch import enums, files  # noqa: E402
+from poptorch import enums  # noqa: E402
+from poptorch.execution import files  # noqa: E402
 from waiting import PATIENCE_SECONDS  # noqa: E402
 
 import popef  # noqa: E402
@@ -131,7 +132,7 @@ def test_a_file_of_another_version_is_rejected(tmp_path, x, monkeypatch):
     path = tmp_path / "scale.popef"
     model = poptorch.inferenceModel(Scale())
     model.compile(x)
-    monkeypatch.setattr("poptorch.executor.__version__", "1.0")
+    monkeypatch.setattr("poptorch.execution.executor.__version__", "1.0")
     model.save(path)
     for kind, load in ((AssertionError, poptorch.load), (poptorch.Error, model.loadExecutable)):
         with pytest.raises(kind, match=r"Invalid file .*PopTorch version mismatch.*1\.0"):

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
-from poptorch.options import GROUPS  # noqa: E402
+from poptorch.options.model_options import GROUPS  # noqa: E402
 
 
 def test_setters_chain_and_values_are_read_by_name():

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
-from poptorch.placement import Placement, count_ipus, record  # noqa: E402
+from poptorch.operators.placement import Placement, count_ipus, record  # noqa: E402
 
 
 def run_blocks(strategy, *blocks):

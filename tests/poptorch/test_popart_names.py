@@ -8,7 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
-from poptorch import arguments, capture  # noqa: E402
+from poptorch import arguments  # noqa: E402
+from poptorch.capture import capture  # noqa: E402
 
 
 class Layered(torch.nn.Module):

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import poptorch  # noqa: E402
-from poptorch import arguments, capture  # noqa: E402
+from poptorch import arguments  # noqa: E402
+from poptorch.capture import capture  # noqa: E402
 
 REDUCTIONS = [(kind, own) for kind in ("sum", "prod", "mean", "amax", "amin") for own in (0, 1)]
 

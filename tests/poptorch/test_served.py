@@ -15,7 +15,7 @@ httpclient = pytest.importorskip("tritonclient.http")
 
 import poptorch  # noqa: E402
 from poplar_triton.serving.server import TritonServer  # noqa: E402
-from poptorch import files  # noqa: E402
+from poptorch.execution import files  # noqa: E402
 from triton_clients import infer  # noqa: E402
 
 SECONDS = 1800

@@ -24,16 +24,17 @@ from simipu import (
     RunCancelledError,
     RunError,
     RunTimeoutError,
-    admission,
     choose_accelerator,
-    opening,
 )
+from simipu.engines import admission, opening
 from simipu.executable import Program, ProgramKind
 from simipu.numerics.comparisons import compare_exactly
 from simipu.streams import Direction, Stream
 from waiting import PATIENCE_SECONDS
 
-openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
+openvino_graph = pytest.importorskip(
+    "simipu.engines.openvino_graph", reason="openvino is not installed"
+)
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 ON_OPENVINO = GraphOptions(1, accelerators=(choose_accelerator("openvino", {}),))
 
@@ -109,7 +110,7 @@ def test_openvino_answers_any_number_of_rows_as_onnxruntime_does_without_optimis
 
 
 def test_openvino_tells_nobody_and_leaves_no_file_in_the_home_directory(tmp_path):
-    words = [sys.executable, "-c", "import simipu.openvino_graph"]
+    words = [sys.executable, "-c", "import simipu.engines.openvino_graph"]
     subprocess.run(
         words, check=True, timeout=PATIENCE_SECONDS, env={**os.environ, "HOME": str(tmp_path)}
     )

@@ -9,8 +9,9 @@ import hostile_graphs as hostile
 import numpy as np
 import pytest
 from onnx import helper
-from simipu import Device, DeviceLostError, Engine, GraphOptions, LoadError, RunError, isolation
-from simipu.answers import (
+from simipu import Device, DeviceLostError, Engine, GraphOptions, LoadError, RunError
+from simipu.engines import isolation
+from simipu.engines.answers import (
     AnswerError,
     decode_arrays,
     decode_loaded,

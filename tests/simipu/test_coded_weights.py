@@ -7,11 +7,11 @@ from onnx import TensorProto, helper
 from onnxgraph import make_cast
 from sample_models import make_model
 from simipu import GraphOptions
-from simipu.computed import Lowered, make_graph
+from simipu.engines.computed import Lowered, make_graph
+from simipu.engines.program_graphs import lower_model
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import F143, F152, decode
 from simipu.numerics.weights import MIN_BYTES, multiplies_parts
-from simipu.program_graphs import lower_model
 
 F16 = TensorProto.FLOAT16
 

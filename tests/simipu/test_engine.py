@@ -20,8 +20,8 @@ from simipu import (
     SimulatedExecutable,
     Stream,
 )
+from simipu.chip.target import TARGETS, find_target
 from simipu.errors import RunCancelledError
-from simipu.target import TARGETS, find_target
 
 
 def compile_executable(model, batch=4, **options):

@@ -17,7 +17,7 @@ from half_models import (
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from simipu import LoadError, RunError
-from simipu.computed import GraphOptions, Lowered, make_graph
+from simipu.engines.computed import GraphOptions, Lowered, make_graph
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, lower
 from simipu.numerics.quarter import F143, encode

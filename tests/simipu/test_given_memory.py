@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import simipu.computed
+import simipu.engines.computed
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from sample_models import loudness_model, make_model
 from simipu import Device, Engine, GraphOptions, ProgramKind, RunError, RunTimeoutError
-from simipu.computed import Lowered, make_graph
-from simipu.watchdog import Watchdog
+from simipu.engines.computed import Lowered, make_graph
+from simipu.processes.watchdog import Watchdog
 
 
 def run_engine(model, x, out, **options):
@@ -122,7 +122,7 @@ def test_an_engine_leaves_given_memory_alone_when_it_pads_or_joins_batches(rows,
 
 def test_a_termination_that_comes_too_late_does_not_end_the_next_run(monkeypatch):
     watchdog = Watchdog()
-    monkeypatch.setattr(simipu.computed, "WATCHDOG", watchdog)
+    monkeypatch.setattr(simipu.engines.computed, "WATCHDOG", watchdog)
     spec = (TensorProto.FLOAT, ["n"])
     graph = make_ort_graph(
         make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": spec}, {"y": spec}, {})
@@ -150,7 +150,7 @@ def test_a_run_that_was_ended_does_not_end_the_next_one(monkeypatch):
     )
     x = np.ones(1, np.float32)
     graph.run(["y"], {"x": x})
-    monkeypatch.setattr(simipu.computed, "WATCHDOG", Ended())
+    monkeypatch.setattr(simipu.engines.computed, "WATCHDOG", Ended())
     with pytest.raises(RunTimeoutError):
         graph.run(["y"], {"x": x})
     monkeypatch.undo()

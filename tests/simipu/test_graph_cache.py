@@ -18,17 +18,14 @@ from simipu import (
     LoadError,
     Numerics,
     OperatorLibrary,
-    admission,
     choose_accelerator,
-    graph_cache,
     open_graph,
-    opening,
-    program_graphs,
 )
-from simipu.computed import Lowered
+from simipu.engines import admission, graph_cache, opening, program_graphs
+from simipu.engines.computed import Lowered
 from simipu.executable import Program, ProgramKind
 from simipu.numerics.options import KernelUse
-from simipu.private_folder import PrivateFolder
+from simipu.processes.private_folder import PrivateFolder
 from simipu.streams import Direction, Stream
 from waiting import PATIENCE_SECONDS
 
@@ -351,7 +348,7 @@ def test_every_field_of_a_lowered_graph_comes_back(folder):
 @pytest.fixture
 def on_openvino():
     """Return options for OpenVINO."""
-    pytest.importorskip("simipu.openvino_package")
+    pytest.importorskip("simipu.engines.openvino_package")
     return dataclasses.replace(OPTIONS, accelerators=(choose_accelerator("openvino", {}),))
 
 
@@ -362,7 +359,7 @@ def test_a_later_load_on_openvino_imports_what_the_first_one_compiled(
     expected = load(options=uncached)
     np.testing.assert_array_equal(load(options=on_openvino), expected)
     assert len(lowered) == 2
-    monkeypatch.setattr("simipu.openvino_graph._compile", pytest.fail)
+    monkeypatch.setattr("simipu.engines.openvino_graph._compile", pytest.fail)
     np.testing.assert_array_equal(load(options=on_openvino), expected)
     assert len(lowered) == 2
     assert (folder.parent / "openvino").stat().st_mode & 0o777 == 0o700
@@ -425,7 +422,7 @@ def test_a_graph_that_openvino_cannot_export_or_import_is_compiled_by_every_load
 
     expected = load(options=dataclasses.replace(on_openvino, caches=False))
     with monkeypatch.context() as patch:
-        patch.setattr("simipu.openvino_graph._import", refuse)
+        patch.setattr("simipu.engines.openvino_graph._import", refuse)
         for count in (2, 3):
             np.testing.assert_array_equal(load(options=on_openvino), expected)
             assert len(lowered) == count
@@ -436,7 +433,7 @@ def test_a_graph_that_openvino_cannot_export_or_import_is_compiled_by_every_load
         raise RuntimeError("no memory")
 
     other = dataclasses.replace(on_openvino, limit_seconds=7)
-    monkeypatch.setattr("simipu.openvino_graph.OpenVinoGraph.export", fail)
+    monkeypatch.setattr("simipu.engines.openvino_graph.OpenVinoGraph.export", fail)
     np.testing.assert_array_equal(load(options=other), expected)
     np.testing.assert_array_equal(load(options=other), expected)
     assert len(lowered) == 4

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 from popef._tools.memory import GROWTH
 from simipu import GraphOptions
-from simipu.computed import OrtGraph
+from simipu.engines.computed import OrtGraph
 from simipu.errors import RunMemoryError
 
 infos = [

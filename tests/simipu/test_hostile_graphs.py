@@ -24,12 +24,11 @@ from simipu import (
     RunError,
     RunTimeoutError,
     SimulatedExecutable,
-    arenas,
-    computed,
 )
-from simipu.computed import ORT_VERSION
+from simipu.engines import arenas, computed
+from simipu.engines.computed import ORT_VERSION
+from simipu.engines.isolation import IsolatedGraph
 from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
-from simipu.isolation import IsolatedGraph
 
 ONES = [np.ones(4, np.float32)]
 ISOLATED = pytest.mark.parametrize(
@@ -176,7 +175,7 @@ def test_a_stuck_load_costs_the_child(load, monkeypatch):
         start(graph)
         os.kill(graph.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr("simipu.isolation._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("simipu.engines.isolation._GRACE_SECONDS", 0.1)
     monkeypatch.setattr(IsolatedGraph, "_start", start_and_stop)
     with pytest.raises(LoadTimeoutError, match=r"within 0\.5 s, and its process was ended"):
         load(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), True, ready_seconds=0.5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import hostile_indices
 import pytest
 
-pytest.importorskip("simipu.openvino_package")
+pytest.importorskip("simipu.engines.openvino_package")
 
 
 @pytest.mark.slow

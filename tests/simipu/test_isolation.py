@@ -23,9 +23,9 @@ from simipu import (
     Lowered,
     RunError,
     RunTimeoutError,
-    isolation,
 )
-from simipu.sandbox import find_missing
+from simipu.engines import isolation
+from simipu.processes.sandbox import find_missing
 from waiting import PATIENCE_SECONDS, wait_until
 
 from popef._tools import channel, stalls

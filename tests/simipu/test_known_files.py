@@ -10,7 +10,7 @@ import pytest
 from changed_options import OPTION_CHANGES, change_fields
 from simipu import GraphOptions, known_files
 from simipu.known_files import FileLoad, KnownFiles, LoadedFiles, LoadLimits
-from simipu.private_folder import find_cache_folder
+from simipu.processes.private_folder import find_cache_folder
 
 LIMITS = LoadLimits(300, 1 << 30)
 OPTIONS = GraphOptions(num_threads=1, ready_seconds=300, memory_bytes=1 << 30)

@@ -16,12 +16,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from poprt.pipeline import estimate
+from simipu.chip.target import TARGETS
 from simipu.cost import CALIBRATION, CostOptions
 from simipu.operators import find_operator
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.plan import PIECES_OF_A_ROW
 from simipu.operators.formulas.work import Work
-from simipu.target import TARGETS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ipu-performance.md"
 TYPES = {

@@ -16,8 +16,8 @@ from onnx.reference.ops import load_op
 from oracles import unoptimised_session
 from sample_models import make_model
 from simipu import LoadError, RunError
-from simipu.computed import Lowered
-from simipu.reference import IGNORED_ATTRIBUTES, WRONG_OPERATORS, ReferenceGraph
+from simipu.engines.computed import Lowered
+from simipu.engines.reference import IGNORED_ATTRIBUTES, WRONG_OPERATORS, ReferenceGraph
 
 F, D, U32, I64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.UINT32, TensorProto.INT64
 OLDEST = 7
@@ -140,7 +140,7 @@ def test_an_operator_that_the_reference_computes_wrongly_is_refused():
 
 
 def test_an_attribute_that_the_reference_ignores_is_refused(monkeypatch):
-    monkeypatch.setattr("simipu.reference.IGNORED_ATTRIBUTES", {"ReduceSum": {"keepdims"}})
+    monkeypatch.setattr("simipu.engines.reference.IGNORED_ATTRIBUTES", {"ReduceSum": {"keepdims"}})
     node = helper.make_node("ReduceSum", ["x"], ["y"], name="culprit", keepdims=0)
     model = make_model([node], {"x": (U32, (2,))}, {"y": (U32, ())}, {})
     with pytest.raises(RunError, match=r"node 'culprit'.*ignores its attribute 'keepdims'"):

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, Converter
 from sample_models import linear_model
 from simipu import Device, Engine, LoadError, SimulatedExecutable
-from simipu.clock import DeviceClock
-from simipu.target import TARGETS
-from simipu.watchdog import Watchdog
+from simipu.chip.clock import DeviceClock
+from simipu.chip.target import TARGETS
+from simipu.processes.watchdog import Watchdog
 from waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -81,7 +81,7 @@ def make_paced_engine(seconds, **overlap):
 @pytest.fixture
 def fake_time(monkeypatch):
     fake = FakeTime()
-    monkeypatch.setattr("simipu.clock.time", fake)
+    monkeypatch.setattr("simipu.chip.clock.time", fake)
     monkeypatch.setattr("simipu.engine.time", fake)
     return fake
 
@@ -342,8 +342,8 @@ def test_a_constant_beyond_the_end_is_refused():
 def test_weights_are_not_copied_without_prepacking():
     """ONNX Runtime computes with the arrays it receives: a change of the memory changes its
     answers."""
-    from simipu.computed import GraphOptions
-    from simipu.opening import open_graph
+    from simipu.engines.computed import GraphOptions
+    from simipu.engines.opening import open_graph
 
     executable = compile_linear(512)
     # Arrays from a file have a little-endian type, which numpy does not take for its own.
@@ -359,9 +359,9 @@ def test_weights_are_not_copied_without_prepacking():
 
 
 def test_mapped_weights_stay_out_of_the_graph():
-    from simipu.computed import GraphOptions
+    from simipu.engines.computed import GraphOptions
+    from simipu.engines.program_graphs import lower_program
     from simipu.numerics import KernelUse
-    from simipu.program_graphs import lower_program
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}
@@ -379,7 +379,7 @@ def weight_of_file(name, *shape):
 def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_model_stays_as_it_is():
     """ONNX Runtime rewrites the weights that other nodes read, or looks for them among its own,
     especially those of a body."""
-    from simipu.program_graphs import lower_model
+    from simipu.engines.program_graphs import lower_model
 
     inner = helper.make_graph(
         [helper.make_node("MatMul", ["x", "captured"], ["r"])],
@@ -435,8 +435,8 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
 def test_weights_that_onnx_runtime_reads_while_it_loads_are_in_the_graph():
     """A lookup of constant places depends on no input, so the optimiser computes it."""
     from simipu import GraphOptions
-    from simipu.computed import OrtGraph
-    from simipu.program_graphs import lower_model
+    from simipu.engines.computed import OrtGraph
+    from simipu.engines.program_graphs import lower_model
 
     places = numpy_helper.from_array(np.array([1, 0]), "places")
     model = helper.make_model(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from simipu import sandbox, system_calls
+from simipu.processes import sandbox, system_calls
 from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(
@@ -133,7 +133,7 @@ ALLOWED = {
 ATTEMPTS = """
 import ctypes, errno, faulthandler, fcntl, json, mmap, os, resource, select, signal, socket, struct
 import subprocess, sys, termios, threading, time
-from simipu.sandbox import confine
+from simipu.processes.sandbox import confine
 READABLE, SHARED = sys.argv[1:3]
 QUEUE, SEMAPHORE, MEMORY = map(int, sys.argv[3:])
 LOG = os.open(READABLE + "/log", os.O_RDWR | os.O_CREAT)
@@ -225,7 +225,7 @@ def test_attempts_succeed_where_nothing_is_confined(tmp_path):
 
 def test_a_process_with_several_threads_is_not_said_to_be_confined():
     text = (
-        "import threading, simipu.sandbox as s; threading.Thread(target=threading.Event().wait, "
+        "import threading, simipu.processes.sandbox as s; threading.Thread(target=threading.Event().wait, "
         "daemon=True).start(); s.confine()"
     )
     done = run_python(text)
@@ -237,7 +237,7 @@ def test_a_confined_process_can_only_append_to_its_outputs(tmp_path):
     log = tmp_path / "log"
     log.write_text("before\n")
     text = (
-        "import os, simipu.sandbox as s; s.confine(); os.lseek(2, 0, os.SEEK_SET); "
+        "import os, simipu.processes.sandbox as s; s.confine(); os.lseek(2, 0, os.SEEK_SET); "
         "os.write(2, b'after\\n')\n"
         "try: os.read(2, 1)\nexcept OSError: print('refused')"
     )
@@ -250,12 +250,17 @@ def test_a_confined_process_can_only_append_to_its_outputs(tmp_path):
 def test_a_confined_process_writes_to_an_output_that_cannot_be_opened():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        run_python("import os, simipu.sandbox as s; s.confine(); os.write(2, b'x')", stderr=theirs)
+        run_python(
+            "import os, simipu.processes.sandbox as s; s.confine(); os.write(2, b'x')",
+            stderr=theirs,
+        )
         assert ours.recv(1) == b"x"
 
 
 def test_root_keeps_no_capability_but_that_to_read_files():
-    text = "import simipu.sandbox as s; s.confine(); print(open('/proc/self/status').read())"
+    text = (
+        "import simipu.processes.sandbox as s; s.confine(); print(open('/proc/self/status').read())"
+    )
     status = dict(line.split(":", 1) for line in run_python(text).stdout.splitlines() if line)
     for kind in ("CapPrm", "CapEff", "CapInh", "CapAmb"):
         assert int(status[kind], 16) & ~0b110 == 0
@@ -266,8 +271,8 @@ def test_no_call_passes_that_is_not_listed():
     of x86-64 and those that no kernel has. Newer kernels let the calls 335 and 336 of x86-64 pass
     every filter; they end a process that is not being probed."""
     text = (
-        "import ctypes, errno, json, os, platform, sys, simipu.sandbox as s, "
-        "simipu.system_calls as c\n"
+        "import ctypes, errno, json, os, platform, sys, simipu.processes.sandbox as s, "
+        "simipu.processes.system_calls as c\n"
         "machine = c.MACHINES[platform.machine()]\n"
         "listed = {*c.find_numbers(c.ALLOWED, machine), *c.find_numbers(c.CHECKED, machine)}\n"
         "listed |= {335, 336}\n"

@@ -21,15 +21,15 @@ from simipu import (
     Numerics,
     SimulatedExecutable,
     choose_accelerator,
-    graph_cache,
     open_graph,
 )
 from simipu import executable_pb2 as pb
-from simipu.computed import Lowered, inline_weights
+from simipu.engines import graph_cache
+from simipu.engines.computed import Lowered, inline_weights
+from simipu.engines.program_graphs import lower_program
 from simipu.executable import Program, ProgramKind
 from simipu.numerics.options import KernelUse
 from simipu.numerics.quarter import F143, F152
-from simipu.program_graphs import lower_program
 from simipu.streams import Direction, Stream
 
 SIZE = 256

@@ -21,7 +21,7 @@ importlib.import_module(sys.argv[1])
 @pytest.mark.parametrize(
     "module",
     [
-        "simipu.computed",
+        "simipu.engines.computed",
         "poprt.compile.compiler",
         "poprt.passes.fusion.attention",
         "poplar_triton.demo.runner",

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from simipu.computed import GraphOptions, Lowered, make_graph
+from simipu.engines.computed import GraphOptions, Lowered, make_graph
+from simipu.engines.program_graphs import lower_model
 from simipu.errors import SimIpuError
-from simipu.program_graphs import lower_model
 from waiting import PATIENCE_SECONDS
 
 Array = npt.NDArray[Any]

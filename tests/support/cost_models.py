@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 from poprt.pipeline import estimate
+from simipu.chip.target import TARGETS, Target
 from simipu.cost import CostOptions
-from simipu.target import TARGETS, Target
 
 C600 = TARGETS["ipu21"]
 

@@ -27,11 +27,11 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, iter_graphs
 from simipu import GraphOptions, choose_accelerator
-from simipu.accelerated import open_accelerated
-from simipu.computed import _BROKEN_OPTIMIZERS, Lowered, _session_options, make_graph
+from simipu.engines.accelerated import open_accelerated
+from simipu.engines.computed import _BROKEN_OPTIMIZERS, Lowered, _session_options, make_graph
+from simipu.engines.program_graphs import _limit_values, lower_model
+from simipu.engines.reference import ReferenceGraph
 from simipu.numerics import KernelUse, Numerics
-from simipu.program_graphs import _limit_values, lower_model
-from simipu.reference import ReferenceGraph
 from simipu.saturation import products_saturate
 
 Array = npt.NDArray[Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from onnxgraph import inference
-from simipu import libraries, library_operators
+from simipu.engines import libraries, library_operators
 from simipu.kernels import build
 from simipu.operators import table
 

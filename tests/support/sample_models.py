@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
-from simipu.target import TARGETS
+from simipu.chip.target import TARGETS
 
 import popef
 

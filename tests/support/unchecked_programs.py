@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from simipu import GraphOptions, choose_accelerator, opening
-from simipu.computed import ComputedGraph, Weights
+from simipu import GraphOptions, choose_accelerator
+from simipu.engines import opening
+from simipu.engines.computed import ComputedGraph, Weights
+from simipu.engines.program_graphs import lower_program
+from simipu.engines.reference import ReferenceGraph
 from simipu.executable import Program, ProgramKind
 from simipu.numerics import KernelUse, Numerics
-from simipu.program_graphs import lower_program
-from simipu.reference import ReferenceGraph
 from simipu.streams import Direction, Stream
 
 from popef._tools.arrays import Array
@@ -62,7 +63,7 @@ def compute(
     """Return the outputs called `names` of a program, as an engine computes them; "reference" is
     the onnx reference."""
     if engine == "openvino":
-        pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
+        pytest.importorskip("simipu.engines.openvino_graph", reason="openvino is not installed")
     chosen = (choose_accelerator("openvino", {}),) if engine == "openvino" else ()
     options = GraphOptions(1, accelerators=chosen, caches=False, memory_bytes=1 << 26)
     graph: ComputedGraph

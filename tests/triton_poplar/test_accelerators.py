@@ -52,7 +52,7 @@ def test_a_bad_entry_of_either_list_is_rejected_on_every_instance(lists, told):
 
 @pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
 def test_an_instance_answers_with_openvino(linear, compile_popef, tmp_path, isolation):
-    pytest.importorskip("simipu.openvino_package")
+    pytest.importorskip("simipu.engines.openvino_package")
     compile_popef(linear, name="m/1/executable.popef")
     config = make_config([{"name": "openvino", "parameters": {"num_of_threads": "1"}}])
     config |= {

@@ -55,7 +55,7 @@ def test_by_default_a_load_takes_a_third_of_a_start_at_most():
 @pytest.mark.parametrize("limit", [1.0, 60.0, LIMIT, 3600.0])
 @pytest.mark.parametrize("count", [1, 10, 20])
 def test_loads_that_never_end_one_after_the_other_end_before_the_start(clock, limit, count):
-    """Each takes its limit, what its process may take to report it (simipu.isolation), and the
+    """Each takes its limit, what its process may take to report it (simipu.engines.isolation), and the
     start of the processes of its model, which nothing limits."""
     start = ServerStart(clock[0], limit)
     stub_seconds = limit / 60

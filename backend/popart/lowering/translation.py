@@ -8,8 +8,8 @@ import onnx
 from onnx import defs, numpy_helper
 from onnxgraph import CHIP_DOMAIN, attribute
 from simipu import is_library_domain
+from simipu.chip.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 from simipu.operators import CHIP_OPERATORS
-from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from popart.errors import popart_exception, popart_internal_exception, poplar_exception
 from popart.lowering.graph import OPSET, Graph, Tensor

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from simipu.target import BoardPower
+from simipu.chip.target import BoardPower
 
 MODELLED, MEASURED = "modelled", "measured"
 _SECONDS_PER_HOUR = 3600

@@ -46,7 +46,7 @@ def open_files(file: Path, threads: int) -> tuple[str, Run]:
 def import_openvino() -> Any:
     """Return the package. Raises ExportError that says how to install it."""
     try:
-        from simipu.openvino_package import openvino
+        from simipu.engines.openvino_package import openvino
     except ImportError as error:
         raise ExportError(
             "--to openvino needs the package openvino: install the extra [openvino] (pip install "

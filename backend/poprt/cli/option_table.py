@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simipu.target import known_chips
+from simipu.chip.target import known_chips
 
 from popef._tools.arguments import proportion, whole_number
 from poprt._names import IO_PRECISIONS, PRECISIONS

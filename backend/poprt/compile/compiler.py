@@ -23,8 +23,8 @@ from onnxgraph import (
     used_names,
 )
 from simipu import CompileError, OutOfMemoryError, Target, read_static
+from simipu.chip.placement import place_nodes, read_places
 from simipu.numerics import QUARTERS
-from simipu.placement import place_nodes, read_places
 
 from popef._tools.arrays import Array
 from poprt import pipeline

@@ -27,9 +27,9 @@ from simipu import (
     Stream,
     Target,
 )
+from simipu.chip.placement import strip_placement
 from simipu.cost import CostOptions, Estimate, describe_spread, iter_printed
 from simipu.numerics import QUARTERS, Numerics
-from simipu.placement import strip_placement
 from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array

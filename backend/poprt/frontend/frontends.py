@@ -38,7 +38,7 @@ from onnxgraph import (
     without_weights,
 )
 from simipu import CompileError, Direction, Stream
-from simipu.placement import strip_placement
+from simipu.chip.placement import strip_placement
 
 from popef._tools.file_kinds import ONNX, describe_found, name_models
 from popef._tools.paths import did_you_mean_path

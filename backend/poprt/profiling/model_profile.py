@@ -17,9 +17,9 @@ from typing import Any
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute, find_inputs, name_nodes
+from simipu.chip.target import Target
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
 from simipu.numerics import QUARTERS
-from simipu.target import Target
 
 import popef
 from poprt.pipeline import estimate

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import model_runtime
 import numpy as np
 from model_runtime import Device, ModelRunnerConfig, ModelRuntimeError
-from simipu.target import DEFAULT_CHIP, MAX_IPUS
+from simipu.chip.target import DEFAULT_CHIP, MAX_IPUS
 
 import popef
 from popef._tools.arrays import Array

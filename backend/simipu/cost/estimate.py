@@ -16,14 +16,14 @@ from functools import cache, partial
 import onnx
 from onnxgraph import TensorSize, find_inputs, graph_values
 
+from simipu.chip.placement import find_ipus, find_stages, place_inputs
+from simipu.chip.target import Target
 from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
 from simipu.host_link import batch_seconds, call_seconds, transfer_seconds
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import NO_CODE, Code
-from simipu.placement import find_ipus, find_stages, place_inputs
-from simipu.target import Target
 
 STACK_BYTES = 1_760
 HOST_EXCHANGE_BYTES = 289

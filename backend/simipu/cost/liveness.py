@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import onnx
 from onnxgraph import TensorSize, find_inputs, iter_reads
 
+from simipu.chip.placement import place_inputs
 from simipu.operators import operator_of
-from simipu.placement import place_inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from onnxgraph import (
     known_constants,
 )
 
+from simipu.chip.target import Target
 from simipu.cost.liveness import Liveness
 from simipu.cost.outlining import find_copied_weights
 from simipu.errors import CompileError
@@ -38,7 +39,6 @@ from simipu.operators.formulas.moving import control, move
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.work import VIEW, Context, Work
-from simipu.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from onnxgraph import (
     replace_nodes,
 )
 
+from simipu.chip.placement import has_placement, strip_placement
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import (
@@ -80,7 +81,6 @@ from simipu.numerics.weights import find_codes, iter_readers, widen_tensor, wide
 from simipu.operators import Rounding, operator_of
 from simipu.operators.entry import GraphContext, Saturates
 from simipu.operators.graphcore_domain import KERNEL_DOMAIN
-from simipu.placement import has_placement, strip_placement
 from simipu.saturation import products_saturate
 
 OLDEST_OPSET = 11

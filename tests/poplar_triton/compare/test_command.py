@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.compare.chips import read_list
 from sample_models import make_model
-from simipu.target import TARGETS
+from simipu.chip.target import TARGETS
 
 F = TensorProto.FLOAT
 QUICK = ("--seconds", "0.3", "--threads", "1", "--batch_sizes", "1,2")

@@ -327,7 +327,10 @@ def test_differences_are_relative_to_the_largest_value(found, expected, differen
 
 
 def test_openvino_is_asked_for_before_any_work(tmp_path, monkeypatch, capsys):
-    for name in ("openvino", "simipu.openvino_package"):  # the second has it already, if imported
+    for name in (
+        "openvino",
+        "simipu.engines.openvino_package",
+    ):  # the second has it already, if imported
         monkeypatch.setitem(sys.modules, name, None)
     assert export(tmp_path, tmp_path / "out", "--to", "openvino") == 1
     assert "the extra [openvino]" in capsys.readouterr().err
@@ -335,7 +338,7 @@ def test_openvino_is_asked_for_before_any_work(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_openvino_gets_rows_of_any_number_in_dims(tmp_path, capsys):
-    openvino = pytest.importorskip("simipu.openvino_package").openvino
+    openvino = pytest.importorskip("simipu.engines.openvino_package").openvino
     folder = write_model(tmp_path / "mine", linear_model())
     edit(folder, "KIND_CPU", "KIND_GPU")
     assert export(folder, tmp_path / "out", "--to", "openvino") == 0

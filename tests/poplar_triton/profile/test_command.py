@@ -27,8 +27,8 @@ from poprt.cli import main as poprt
 from poprt.profiling.model_profile import Profile
 from sample_models import make_model, steps_model
 from simipu import SimulatedExecutable
+from simipu.chip.target import TARGETS
 from simipu.engine import iteration_timing
-from simipu.target import TARGETS
 
 F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 

@@ -16,8 +16,8 @@ from onnxgraph import graph_values, infer_shapes
 from poplar_triton.profile import weightless
 from poplar_triton.profile.source import open_source
 from poprt import Compiler, CompilerOptions, Converter, pipeline
+from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions
-from simipu.target import TARGETS
 
 USED = (
     *("fuse_bn_into_gemm", "fuse_mul_into_matmul", "replace_gemm_with_matmul"),

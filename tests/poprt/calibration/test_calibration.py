@@ -14,7 +14,7 @@ from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.calibration import sides
 from sample_models import make_model
 from simipu import CompileError
-from simipu.computed import OrtGraph
+from simipu.engines.computed import OrtGraph
 from simipu.errors import RunTimeoutError
 
 F, F16 = TensorProto.FLOAT, TensorProto.FLOAT16

@@ -15,7 +15,8 @@ from poprt.backend import get_session
 from poprt.cli import main
 from poprt.runtime import Runner
 from sample_models import make_model
-from simipu import GraphOptions, LoadError, OperatorLibrary, libraries, register_library
+from simipu import GraphOptions, LoadError, OperatorLibrary, register_library
+from simipu.engines import libraries
 from simipu.operators import table
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import BackendState, parse_parameters

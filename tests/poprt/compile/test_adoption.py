@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from poprt.compile.adoption import adopt_graph
 from sample_models import linear_model, make_model
 from simipu import Device, Direction, Engine, LoadError, ProgramKind, Stream
-from simipu.target import TARGETS
+from simipu.chip.target import TARGETS
 
 INTO, OUT = Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST
 PROGRAMS = {0: ProgramKind.LOAD, 1: ProgramKind.MAIN, 2: ProgramKind.SAVE}

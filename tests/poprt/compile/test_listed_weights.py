@@ -13,8 +13,8 @@ from poprt.profiling.model_profile import make_profile
 from poprt.runtime import ModelRunner
 from sample_models import make_model
 from simipu import Device, Direction, Engine, ProgramKind, Stream
+from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions
-from simipu.target import TARGETS
 
 F = TensorProto.FLOAT
 ROWS = 4

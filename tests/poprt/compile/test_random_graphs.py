@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
-from simipu.computed import ORT_ERRORS
+from simipu.engines.computed import ORT_ERRORS
 
 F, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 TYPES = {F: np.float32, I32: np.int32, I64: np.int64}

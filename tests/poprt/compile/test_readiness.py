@@ -10,7 +10,7 @@ from poprt.calibration import sides
 from poprt.compile import dry_run
 from sample_models import make_model
 from simipu import CompileError, GraphOptions
-from simipu.computed import OrtGraph
+from simipu.engines.computed import OrtGraph
 from simipu.errors import LoadTimeoutError
 
 F = TensorProto.FLOAT

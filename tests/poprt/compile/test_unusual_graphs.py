@@ -11,8 +11,8 @@ from poprt import Compiler, CompilerOptions, Converter
 from poprt.pipeline import estimate
 from sample_models import make_model
 from simipu import CompileError
+from simipu.chip.target import find_target
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.target import find_target
 
 F = TensorProto.FLOAT
 PRECISIONS = ("fp32", "fp16")

@@ -22,7 +22,7 @@ from poprt.frontend import frontends, get_frontend
 from poprt.passes.folding.constants import ConstantFolding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
-from simipu.target import find_target
+from simipu.chip.target import find_target
 
 F = TensorProto.FLOAT
 

@@ -31,8 +31,8 @@ from poprt.profiling.table import (
     print_profile,
 )
 from rich.console import Console
+from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions
-from simipu.target import TARGETS
 
 
 def test_poprt_shows_the_profile_of_what_it_compiled(linear, tmp_path, capsys):

@@ -16,8 +16,8 @@ from networks import Builder, matmul
 from onnx import TensorProto, helper
 from poprt.profiling import Profile, Tiles, make_profile, tiles_of
 from poprt.profiling.tiles import find_runs
+from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions, Kind
-from simipu.target import TARGETS
 
 C600 = TARGETS["ipu21"]
 HALF = TensorProto.FLOAT16

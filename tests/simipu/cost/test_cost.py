@@ -19,11 +19,11 @@ from onnx import TensorProto, helper
 from poplar_triton.profile.source import Estimator, Settings, open_source
 from poprt.pipeline import estimate
 from simipu import cost
+from simipu.chip.target import TARGETS, Target
 from simipu.cost import CALIBRATION, CostOptions, Estimate
 from simipu.errors import CompileError
 from simipu.operators.formulas.plan import Plan, PlanOptions, Product, plan_product
 from simipu.operators.formulas.vertices import slic_cycles, transform_cycles, vmac_cycles
-from simipu.target import TARGETS, Target
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "data"))

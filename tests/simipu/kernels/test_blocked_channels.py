@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from kernel_nodes import ADD, CONV, KEPT, MULTIPLY, ROUNDED, TABLE, halves, run, wide
-from simipu.computed import ORT_ERRORS
+from simipu.engines.computed import ORT_ERRORS
 from simipu.kernels import find_kernels
 
 pytestmark = pytest.mark.skipif(not find_kernels().are_there, reason=find_kernels().reason)

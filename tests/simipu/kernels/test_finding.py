@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 from simipu import GraphOptions, LoadError, kernels
-from simipu.computed import OrtGraph
+from simipu.engines.computed import OrtGraph
 from simipu.errors import RunMemoryError
 from simipu.kernels import Kernels, find_kernels
 

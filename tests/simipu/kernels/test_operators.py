@@ -29,8 +29,9 @@ from kernel_nodes import (
     wide,
 )
 from onnx import TensorProto, helper
-from simipu import GraphOptions, RunError, computed
-from simipu.computed import ORT_ERRORS
+from simipu import GraphOptions, RunError
+from simipu.engines import computed
+from simipu.engines.computed import ORT_ERRORS
 from simipu.kernels import find_kernels
 from simipu.numerics.quarter import F143, decode
 

@@ -10,7 +10,7 @@ from half_models import FLOAT_PARTIALS, NAN_ON_OVERFLOW, compute, every_witness,
 from onnx import TensorProto, helper
 from poprt import Converter
 from sample_models import make_model
-from simipu.computed import ORT_VERSION
+from simipu.engines.computed import ORT_VERSION
 
 EVERY_HALF = np.arange(65536, dtype=np.uint16).view(np.float16)
 HALF_MAX = 65504

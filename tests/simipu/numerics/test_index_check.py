@@ -12,7 +12,8 @@ from onnxgraph import iter_nodes
 from poprt import Compiler, Converter
 from poprt.runtime import Runner, RuntimeConfig
 from sample_models import make_model
-from simipu import GraphOptions, LoadError, RunError, opening
+from simipu import GraphOptions, LoadError, RunError
+from simipu.engines import opening
 from simipu.numerics import KernelUse
 from simipu.numerics.indices import IndexGuard
 

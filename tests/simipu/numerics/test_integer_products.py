@@ -9,7 +9,8 @@ import pytest
 from integer_products import FAMILIES, compute, find_error, find_saturating, optimise
 from onnx import TensorProto
 from onnxgraph import iter_nodes
-from simipu import GraphOptions, choose_accelerator, program_graphs, saturation
+from simipu import GraphOptions, choose_accelerator, saturation
+from simipu.engines import program_graphs
 from simipu.numerics import lower, lowering
 
 OTHERS = ("unoptimised", "half", "reference")

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from poprt.pipeline import estimate
+from simipu.chip.target import Target
 from simipu.cost import CALIBRATION
 from simipu.operators.formulas.plan import Plan, PlanOptions, Product, plan_product
-from simipu.target import Target
 
 SIZES = (
     1,

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from sample_models import make_model
 from simipu import AcceleratorError
 
-pytest.importorskip("simipu.openvino_graph", reason="openvino is not installed")
+pytest.importorskip("simipu.engines.openvino_graph", reason="openvino is not installed")
 HALVES = np.arange(-700, 700, dtype=np.float32) / 4
 NEIGHBOURS = np.concatenate(
     [np.nextafter(HALVES, np.float32(side)) for side in (-np.inf, 0, np.inf)] + [HALVES]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from simipu import TARGETS, SimIpuError, SimulatedExecutable, opening
+from simipu import TARGETS, SimIpuError, SimulatedExecutable
+from simipu.engines import opening
 from simipu.fixing import fix_inputs
 from simipu.numerics import KernelUse, Numerics
 from simipu.numerics.lengths import clamp_lengths

@@ -8,9 +8,9 @@ import pytest
 from half_models import HALF_PARTIALS
 from onnx import TensorProto, helper, numpy_helper
 from simipu import GraphOptions, choose_accelerator
-from simipu.computed import Lowered, make_graph
+from simipu.engines.computed import Lowered, make_graph
+from simipu.engines.program_graphs import lower_model
 from simipu.numerics import KernelUse, lower
-from simipu.program_graphs import lower_model
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 40)
 """Sizes around the widths of vectors."""
@@ -205,7 +205,7 @@ def test_an_extreme_of_halves_with_nan_is_that_of_numpy(size, kernels):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 9, 17])
 def test_openvino_keeps_a_nan_too(size):
-    openvino_graph = pytest.importorskip("simipu.openvino_graph", reason="no openvino")
+    openvino_graph = pytest.importorskip("simipu.engines.openvino_graph", reason="no openvino")
     options = GraphOptions(1, accelerators=(choose_accelerator("openvino", {}),))
 
     def open_accelerated(model):

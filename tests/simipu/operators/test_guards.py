@@ -13,9 +13,9 @@ from onnxgraph import iter_nodes
 from oracles import unoptimised_session
 from poprt.calibration import sides
 from simipu import GraphOptions
-from simipu.computed import Lowered, make_graph
+from simipu.engines.computed import Lowered, make_graph
+from simipu.engines.program_graphs import lower_model
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.program_graphs import lower_model
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from oracles import unoptimised_session
 from simipu import Direction, Stream
-from simipu.computed import ORT_VERSION
+from simipu.engines.computed import ORT_VERSION
 from simipu.rows import NotIndependent, make_row_independent, take_rows
 
 BATCH = 4

@@ -31,7 +31,7 @@ STOP_SECONDS = 60
 """Time to stop: more than Triton's own exit timeout and what the supervisor adds to it."""
 ASK_SECONDS = 10
 SHARED_MEMORY = Path("/dev/shm")
-LOADER = "simipu.engine_process"
+LOADER = "simipu.engines.engine_process"
 """Module in the command line of a process that loads a model first, or computes it."""
 STUB = "triton_python_backend_stub"
 _INSTANCE = 8

@@ -161,7 +161,7 @@ OWN_BINARY: dict[str, Callable[..., Array]] = {
 
 
 def _first_opset(name: str) -> int:
-    from popart import opsets
+    from popart.builder import opsets
 
     return next(version for version in VERSIONS if name in opsets.find_methods(version))
 

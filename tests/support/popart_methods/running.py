@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 
-from popart import graphcore, opsets
+from popart import graphcore
+from popart.builder import opsets
 
 from popart_methods.cases import VERSIONS, Case, iter_runs
 

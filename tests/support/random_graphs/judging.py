@@ -21,10 +21,10 @@ from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.executable import Executable
 from simipu import CompileError, GraphOptions, SimIpuError
-from simipu.computed import ORT_ERRORS, Lowered
+from simipu.engines.computed import ORT_ERRORS, Lowered
+from simipu.engines.opening import open_lowered
+from simipu.engines.program_graphs import lower_program
 from simipu.numerics import KernelUse
-from simipu.opening import open_lowered
-from simipu.program_graphs import lower_program
 
 from random_graphs import Drawn
 from random_graphs.drawing import Array, Tensor

@@ -28,7 +28,7 @@ from onnxgraph import (
     take_name,
 )
 from simipu import CompileError
-from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.chip.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.passes.inlining.functions import (
     MAX_NESTED,

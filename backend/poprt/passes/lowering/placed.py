@@ -36,16 +36,16 @@ from onnxgraph import (
     set_attribute,
 )
 from simipu import MAX_IPUS, CompileError, Target
-from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
-from simipu.numerics import QUARTERS
-from simipu.operators import IPU_COPY, operator_of
-from simipu.placement import (
+from simipu.chip.placement import (
     IPU_ATTRIBUTE,
     STAGE_ATTRIBUTE,
     find_ipus,
     find_stages,
     place_inputs,
 )
+from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
+from simipu.numerics import QUARTERS
+from simipu.operators import IPU_COPY, operator_of
 
 from poprt.passes.interface.surgery import order_nodes
 from poprt.rewrite.base import Pass, Stage, register

@@ -1,5 +1,6 @@
 """Numbers of the cost model that no public source gives exactly: fitted to published measurements,
-or assumed. Facts about a chip are in `simipu.target`, cycles of poplibs' vertices in `vertices`.
+or assumed. Facts about a chip are in `simipu.chip.target`, cycles of poplibs' vertices in
+`vertices`.
 
 Fitted numbers come from the rows in `benchmarks/data`, and `benchmarks/validation.py` prints their
 accuracy; docs/ipu-performance.md, section 9, says what each was fitted on.
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from simipu.target import Target
+from simipu.chip.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnxgraph import TensorSize
 
+from simipu.chip.target import HALF_BYTES
 from simipu.operators.formulas import products
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import Code
@@ -20,7 +21,6 @@ from simipu.operators.formulas.moving import INDEX_BYTES, move
 from simipu.operators.formulas.plan import Product
 from simipu.operators.formulas.reducing import reduction, softmax_of
 from simipu.operators.formulas.work import Context, Layer, Work, is_wide
-from simipu.target import HALF_BYTES
 
 _ADDED = Elementwise(v.InnerLoop(3, 4), v.InnerLoop(3, 2))
 _CORNERS = 4

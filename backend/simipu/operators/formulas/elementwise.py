@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import TensorSize
 
+from simipu.chip.target import HALF_BYTES
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, turning_cycles
 from simipu.operators.formulas.work import Context, Work, is_wide
-from simipu.target import HALF_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnxgraph import TensorSize, attribute
 
+from simipu.chip.target import HALF_BYTES
 from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
-from simipu.target import HALF_BYTES
 
 BLOCK = 16
 """Output channels that the AMP units compute together: results of products lie in pieces of this

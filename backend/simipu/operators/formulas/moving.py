@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from simipu.chip.target import HALF_BYTES
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import code_of
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear, moved_atom
 from simipu.operators.formulas.work import VIEW, Context, Work
-from simipu.target import HALF_BYTES
 
 INDEX_BYTES = 4
 """Bytes of an index: the chip has no 64-bit types."""

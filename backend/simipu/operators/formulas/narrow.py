@@ -21,10 +21,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from simipu.chip.target import HALF_BYTES, Target
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.splits import find_rounds
-from simipu.target import HALF_BYTES, Target
 
 MAX_CHANNELS = 4
 """Maximum number of channels of a group that the SLIC vertex processes."""

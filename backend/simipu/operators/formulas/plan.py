@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from popef._tools.arrays import Array
+from simipu.chip.target import HALF_BYTES, Target
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.layout import BLOCK
 from simipu.operators.formulas.splits import find_rounds, find_splits
 from simipu.operators.formulas.spread import Axis, Grid
-from simipu.target import HALF_BYTES, Target
 
 FEWER_UNITS = 8
 """Smaller number of AMP units that poplin also tries if a chip has more (ConvVertexType.cpp): fewer

@@ -11,6 +11,7 @@ from itertools import combinations
 from onnx import helper
 from onnxgraph import TensorSize
 
+from simipu.chip.target import FLOAT_BYTES, HALF_BYTES, Target
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import (
     FIELD,
@@ -26,7 +27,6 @@ from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, op
 from simipu.operators.formulas.narrow import MAX_CHANNELS, Narrow, plan_narrow
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.work import Context, Layer, Work
-from simipu.target import FLOAT_BYTES, HALF_BYTES, Target
 
 MAX_RECEIVERS = 7
 """Maximum number of tiles that receive an operand without a copy; for more tiles it is first copied

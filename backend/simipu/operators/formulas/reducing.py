@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import TensorSize
 
+from simipu.chip.target import FLOAT_BYTES, HALF_BYTES
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.elementwise import broadcast_cycles
 from simipu.operators.formulas.layout import Layout, linear, turning_cycles
 from simipu.operators.formulas.work import Context, Work, is_wide
-from simipu.target import FLOAT_BYTES, HALF_BYTES
 
 _GATHER_START = 60
 """Start cycles, roughly, of the copy that brings the pieces of rows together

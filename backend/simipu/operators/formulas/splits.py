@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from popef._tools.arrays import Array
-from simipu.target import Target
+from simipu.chip.target import Target
 
 _MAX_ROUNDS = 8
 """Maximum number of groups of a tile, relative to the minimum; more were never better."""

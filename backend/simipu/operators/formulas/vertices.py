@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from popef._tools.arrays import Array
-from simipu.target import FLOAT_BYTES, HALF_BYTES
+from simipu.chip.target import FLOAT_BYTES, HALF_BYTES
 
 VECTOR_BYTES = 8
 """Bytes that a worker loads or stores in a cycle: 64 bits, 4 halves or 2 floats (poplibs,

@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 from onnxgraph import TensorSize, attribute
 
+from simipu.chip.target import HALF_BYTES, Target
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.code import NO_CODE, Code, code_of
@@ -17,7 +18,6 @@ from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.spread import Spread
 from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerLoop
-from simipu.target import HALF_BYTES, Target
 
 VIEW = "view"
 """Kind of an operator that moves and computes nothing."""

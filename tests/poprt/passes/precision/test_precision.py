@@ -16,8 +16,8 @@ from poprt.passes.base_pass import find_pass
 from poprt.pipeline import estimate
 from sample_models import make_model
 from simipu import CompileError, Device, Engine, GraphOptions, LoadError, SimulatedExecutable
+from simipu.chip.target import TARGETS
 from simipu.numerics import Numerics
-from simipu.target import TARGETS
 
 import popef
 
