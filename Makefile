@@ -131,26 +131,26 @@ validation: .venv/dev
 
 # ONNX's backend test-suite; writes the results into the document.
 conformance: .venv/dev
-	$(BIN)/python benchmarks/conformance.py --docs docs/conformance.md
+	$(BIN)/python tests/conformance/conformance.py --docs docs/conformance.md
 
 # PopART's own tests, of the checkout POPART, with torch in a separate environment; not part of CI.
 conformance-popart: .venv/torch/conformance
 	@test -n "$(POPART)" || { echo "requires a checkout of graphcore/popart: make conformance-popart POPART=../popart"; exit 2; }
-	.venv/torch/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
+	.venv/torch/bin/python tests/conformance/conformance_popart.py $(POPART) $(POPART_OPTIONS)
 
 # PopTorch's own tests, of the checkout POPTORCH, likewise.
 conformance-poptorch: .venv/torch/conformance
 	@test -n "$(POPTORCH)" || { echo "requires a checkout of graphcore/poptorch: make conformance-poptorch POPTORCH=../poptorch"; exit 2; }
-	.venv/torch/bin/python benchmarks/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
+	.venv/torch/bin/python tests/conformance/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
 
 # PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
 poptransformer: .venv/torch/conformance
 	@test -n "$(POPTRANSFORMER)" || { echo "requires a checkout of graphcore/PopTransformer: make poptransformer POPTRANSFORMER=../PopTransformer"; exit 2; }
-	.venv/torch/bin/python benchmarks/poptransformer_models.py $(POPTRANSFORMER)
+	.venv/torch/bin/python tests/conformance/poptransformer_models.py $(POPTRANSFORMER)
 
 # Small models of transformers through poptorch, beside PyTorch; optimum-graphcore's too where it is installed. Not part of CI.
 poptorch-programs: .venv/torch/conformance
-	.venv/torch/bin/python benchmarks/poptorch_programs.py $(PROGRAMS_OPTIONS)
+	.venv/torch/bin/python tests/conformance/poptorch_programs.py $(PROGRAMS_OPTIONS)
 
 FUZZ_SECONDS ?= 600
 
@@ -215,7 +215,7 @@ ROOM ?= simipu
 # About ten minutes per room; not part of CI.
 mutants: .venv/dev
 	$(PIP) cosmic-ray pytest-cov
-	$(BIN)/python benchmarks/mutants.py $(ROOM) --count $(MUTANTS)
+	$(BIN)/python tests/support/mutants.py $(ROOM) --count $(MUTANTS)
 
 # A separate environment, so that the audit tool's requirements are not audited.
 audit: .venv/dev

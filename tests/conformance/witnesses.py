@@ -1,7 +1,7 @@
 """Check that the witnesses of the chip's numbers agree on real networks, in half with half
 partials.
 
-    benchmarks/witnesses.py [--models M ...]
+    tests/conformance/witnesses.py [--models M ...]
 
 For each network, the outputs by the kernels, as it is served, are compared with those of ONNX
 Runtime's own operators. Every product, sum, difference and quotient by the kernels is compared with
@@ -22,11 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import report
-from compared import NETWORKS, Network, compile_network
-from half import make_feeds, open_executable, open_original
-from model_inputs import make_inputs
-from model_table import Model, read_models
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
 from poprt.calibration.sides import Side
@@ -39,9 +34,15 @@ from simipu.engines.program_graphs import lower_model, read_graph
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import half_emulation as emulation
+import report
+from compared import NETWORKS, Network, compile_network
+from half import make_feeds, open_executable, open_original
+from model_inputs import make_inputs
+from model_table import Model, read_models
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]

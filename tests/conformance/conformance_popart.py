@@ -1,6 +1,6 @@
 """PopART's own integration tests on this project's popart.
 
-    benchmarks/conformance_popart.py CHECKOUT [--files LIST] [--only PATTERN ...] [--json FILE]
+    tests/conformance/conformance_popart.py CHECKOUT [--files LIST] [--only PATTERN ...] [--json FILE]
 
 CHECKOUT is a checkout of graphcore/popart; nothing is downloaded. Each file runs in a pytest
 process of its own, which is ended when it takes too long. The tests compare with torch, so run this

@@ -1,6 +1,6 @@
 """ONNX's backend test-suite through Converter, Compiler and ModelRunner.
 
-    benchmarks/conformance.py [--docs FILE] [--cases PATTERN ...]
+    tests/conformance/conformance.py [--docs FILE] [--cases PATTERN ...]
 
 Every case runs in fp32, and every third in fp16, in a worker process that is ended when it takes
 too long. A case passes, is refused with a reason, differs, fails or crashes. Exits with 1 where a
@@ -20,12 +20,13 @@ from pathlib import Path
 
 import onnx
 import onnxruntime
-from report import make_console, make_document, make_markdown, make_table
 from rich.console import Console
 from rich.progress import Progress
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+from report import make_console, make_document, make_markdown, make_table
 from suite_cases import KINDS, Case, find_operator, load_cases
 from suite_findings import classify_refusal, find_reason, find_unnamed
 from suite_runs import MAX_SECONDS, Outcome, Status, Worker

@@ -1,6 +1,6 @@
 """PopTorch's own tests on this project's poptorch.
 
-    benchmarks/conformance_poptorch.py CHECKOUT [--files LIST] [--only PATTERN ...] [--json FILE]
+    tests/conformance/conformance_poptorch.py CHECKOUT [--files LIST] [--only PATTERN ...] [--json FILE]
 
 CHECKOUT is a checkout of graphcore/poptorch; nothing is downloaded. Each file runs in a pytest
 process of its own, without the tests that are marked as requiring hardware. Run this script with an

@@ -1,6 +1,6 @@
 """Programs of transformers and of optimum-graphcore on this project's poptorch, beside PyTorch.
 
-    benchmarks/poptorch_programs.py [--only PATTERN ...] [--json FILE] [--seconds SECONDS]
+    tests/conformance/poptorch_programs.py [--only PATTERN ...] [--json FILE] [--seconds SECONDS]
 
 Small models with random weights run unchanged through `poptorch.inferenceModel`; their results are
 compared with the same models in PyTorch on the CPU, in float. Nothing is downloaded. The programs:
@@ -25,6 +25,7 @@ import importlib.util
 import json
 import math
 import multiprocessing
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -33,6 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import poptorch_families as families
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
 from report import make_console, make_table
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -100,7 +104,7 @@ def read_registry() -> Mapping[Any, Any]:
     """Return optimum-graphcore's versions of the classes of transformers."""
     importlib.import_module("optimum.graphcore.models")
     modeling: Any = importlib.import_module("optimum.graphcore.modeling_utils")
-    registry: Mapping[Any, Any] = modeling._PRETRAINED_TO_PIPELINED_REGISTRY  # noqa: SLF001
+    registry: Mapping[Any, Any] = modeling._PRETRAINED_TO_PIPELINED_REGISTRY
     return registry
 
 

@@ -1,6 +1,6 @@
 """Run a script of PopTransformer unchanged, then print what its session took on the modelled clock.
 
-    benchmarks/poptransformer_session.py inference.py [HYDRA_OVERRIDE ...]
+    tests/conformance/poptransformer_session.py inference.py [HYDRA_OVERRIDE ...]
 
 The session counts cycles, which a script's own options leave off. The last line is JSON: the cycles
 of the last run, the chip and its clock.

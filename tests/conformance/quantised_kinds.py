@@ -30,7 +30,7 @@ from PIL import Image, ImageDraw
 from poprt import Compiler, Converter
 from simipu import CompileError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Rows = list[dict[str, np.ndarray[Any, Any]]]
 PRODUCTS = ["MatMul", "Conv"]
 PRECISIONS = ("fp32", "fp16", "fp8")

@@ -1,7 +1,7 @@
 """Mutation test: changes a room's code at random places, one at a time, and runs its fast tests to
 detect it.
 
-    benchmarks/mutants.py ROOM [--count N] [--seed N] [--seconds N]
+    tests/support/mutants.py ROOM [--count N] [--seed N] [--seconds N]
 
 The code is changed in a copy, by the operators of cosmic-ray. Of the room's tests those run that
 execute the changed line, the quickest first. A change that no test fails at has survived. It is
@@ -33,7 +33,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROOMS = {
     "popef": "popef",
     **{
@@ -200,7 +200,7 @@ def _choose(folder: Path, count: int, seed: int) -> list[Mutant]:
             for position, mutant in _iter_mutants(file):
                 places.setdefault((file, position), []).append(mutant)
     # Repeatable, and not used for secrets.
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     drawn = draw.sample(sorted(places), min(count, len(places)))
     return [draw.choice(places[place]) for place in drawn]
 
