@@ -13,7 +13,7 @@ from onnxgraph import CHIP_DOMAIN
 from poprt.passes import retype_floats
 
 from poptorch.errors import Error
-from poptorch.translations.aten import (
+from poptorch.translations import (
     arithmetic,
     axes,
     embeddings,
