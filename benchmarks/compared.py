@@ -20,7 +20,7 @@ import weighted
 from inputs import Row
 from poplar_triton.recipes import fetch, read_recipes
 from poprt import cli
-from poprt.calibration import Findings
+from poprt.comparing import Findings
 from rounds import Goal
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 

@@ -31,9 +31,9 @@ import report
 from model_inputs import make_inputs
 from onnx import TensorProto, numpy_helper
 from poprt import Converter
-from poprt.calibration.reading import iter_batches
-from poprt.calibration.sides import Side
-from poprt.calibration.statistics import snr
+from poprt.comparing.reading import iter_batches
+from poprt.comparing.sides import Side
+from poprt.comparing.statistics import snr
 from poprt.passes import get_pass
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME, LOSS_TYPES

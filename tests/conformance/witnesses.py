@@ -24,7 +24,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
-from poprt.calibration.sides import Side
+from poprt.comparing.sides import Side
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from poprt.calibration import find_input_streams, iter_made_up
+from poprt.comparing import find_input_streams, iter_made_up
 
 from popef._tools.arrays import Array
 from popef._tools.child import run_python

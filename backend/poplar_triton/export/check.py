@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from model_runtime import Session
-from poprt.calibration import iter_made_up
+from poprt.comparing import MIN_ROWS, iter_made_up, measure_difference
 from simipu import RunError, read_static
 
 from popef._tools.arrays import Array
@@ -23,7 +23,6 @@ Run = Callable[[Answers], Answers]
 FLOAT_LIMIT, HALF_LIMIT = 1e-4, 2.0**-8
 """Maximum difference of an output, relative to its largest value: engines add in different orders,
 and a half that falls on the other side of a tie differs by 2^-10 of itself."""
-_MIN_ROWS = 15
 
 
 @dataclass(slots=True)
@@ -111,7 +110,7 @@ def iter_requests(source: Source) -> Iterator[Answers]:
     program, batch = source.program, source.program.batch_size
     made = [
         {stream.tensor: values[stream.tensor].astype(stream.dtype) for stream in program.inputs}
-        for values in iter_made_up(read_static(program), program.inputs, batch, _MIN_ROWS)
+        for values in iter_made_up(read_static(program), program.inputs, batch, MIN_ROWS)
     ]
     accepted = [each for each in made if _is_accepted(source, each)]
     if not accepted:
@@ -200,23 +199,3 @@ def count_rows(source: Source, request: Mapping[str, Array]) -> int:
     if port is None or not source.program.batch_size:
         return 1
     return int(request[port.name].size // max(1, int(np.prod(port.stream.row_shape))))
-
-
-def measure_difference(found: Array, expected: Array) -> float:
-    """Return the greatest difference of two arrays over the largest finite value of the second.
-
-    Equal values, NaN and infinities included, have none. One that is finite on one side only is
-    infinitely far.
-    """
-    equal = (found == expected) | ((found != found) & (expected != expected))
-    if equal.all():
-        return 0.0
-    if expected.dtype.kind not in "fiu":
-        return np.inf
-    wide, other = expected.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(wide)
-    if not (finite & np.isfinite(other))[~equal].all():
-        return np.inf
-    largest = float(np.abs(wide[finite]).max())
-    greatest = float(np.abs(wide - other)[~equal].max())
-    return greatest / largest if largest else np.inf

@@ -13,6 +13,7 @@ import onnx
 import tritonclient.http as httpclient
 from model_runtime import ModelRuntimeError
 from onnxgraph import find_inputs
+from poprt.comparing import measure_difference
 from poprt.frontend import read_model
 from simipu import CompileError, SimIpuError
 from triton_poplar.errors import ModelConfigError
@@ -25,7 +26,6 @@ from poplar_triton.export.check import (
     FLOAT_LIMIT,
     count_rows,
     iter_requests,
-    measure_difference,
     open_onnx,
     run_onnx,
 )

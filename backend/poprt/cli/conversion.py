@@ -22,10 +22,10 @@ from simipu.rows import find_noted_dependence
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line
 from popef._tools.staging import Staging
-from poprt.calibration import OWN_DATA, read_calibration_data
 from poprt.cli.entry import read_compiler_fields, read_converter_arguments
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_tf2onnx_parser
+from poprt.comparing import OWN_DATA, read_calibration_data
 from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
 from poprt.compile.engine_options import find_report_folder

@@ -4,14 +4,7 @@ serves it.
 It finds what would otherwise fail only in a server: a graph that ONNX Runtime rejects, and outputs
 of another shape than declared. The calibration run checks the precision of half.
 
-It also confirms what row rules have proven: results of a row do not depend on the other rows of
-its batch. A batch of rows x0 x1 x2 x3 is computed whole, and then
-
-    in another order,     x3 z1 x1 z3           with rows z of another batch in parts
-    x0 | x2 x3 | x1 | ..  of 1 to 3 rows at every place, so at other batch sizes
-
-Each row must give the same result as in the whole batch. If runs are slow, only two parts are
-computed: the last row with another one, and the first row alone.
+It also confirms what row rules have proven (`poprt.comparing.rows`).
 """
 
 from __future__ import annotations
@@ -25,7 +18,6 @@ from itertools import islice
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 from onnxgraph import set_shape
 from simipu import (
     CompileError,
@@ -44,110 +36,14 @@ from simipu import (
     needs_guards,
     read_static,
 )
-from simipu.numerics import QUARTERS
 from simipu.rows import trace_rows
 
 from popef._tools.arrays import Array
-from poprt.calibration import READY_SECONDS, Side, has_types
-from poprt.calibration.inputs import iter_given, iter_made_up
+from poprt.comparing import READY_SECONDS, Side
+from poprt.comparing.inputs import iter_given, iter_made_up
+from poprt.comparing.rows import Batch, Compute, find_bound, measure_rows
+from poprt.comparing.sides import Feeds
 from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable
-
-Compute = Callable[[Sequence[Array]], Sequence[Array]]
-"""Function that returns the outputs of some rows; all arrays have rows along their first axis."""
-
-_MAX_PART_ROWS = 3
-_ENOUGH_SECONDS = 0.3
-"""Time in seconds after which no further part is computed."""
-_MAX_SECONDS_OF_RUN = 0.05
-"""Maximum time in seconds of a run of the whole batch; if a run takes longer, few rows are computed
-again."""
-_BOUND, _HALF_BOUND, _QUARTER_BOUND = 1e-4, 2.0**-6, 2.0**-3
-
-
-def find_bound(model: onnx.ModelProto) -> float:
-    """Return how far results of the same row may differ, relative to 1 or the largest result.
-
-    Kernels sum in another order for other numbers of rows: the difference is some 1e-6 in float. In
-    half and 8 bits this sometimes decides how a result is rounded, which later operators enlarge.
-    Rows that leak into each other differ by much more: 1e-4 showed all six wrong rules that were
-    ever found, over 116 models.
-    """
-    if has_types(model.graph, QUARTERS):
-        return _QUARTER_BOUND
-    return _HALF_BOUND if has_types(model.graph, (TensorProto.FLOAT16,)) else _BOUND
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole batch: inputs and outputs, with rows along the first axis, and its run time."""
-
-    rows: Sequence[Array]
-    results: Sequence[Array]
-    seconds: float
-
-    @classmethod
-    def of(cls, compute: Compute, rows: Sequence[Array]) -> Whole:
-        """Compute the outputs of a batch."""
-        start = time.monotonic()
-        return cls(rows, compute(rows), time.monotonic() - start)
-
-
-def measure_rows(compute: Compute, whole: Whole, others: Sequence[Array]) -> list[float]:
-    """Return for each output the largest difference between a row in its batch and the same row
-    elsewhere.
-
-    `others` is another batch of the inputs; batches have at least 2 rows. Differences are relative
-    to 1 or the largest finite value of the output; infinite where only one of two values is finite,
-    or integers differ.
-    """
-    distances = [0.0] * len(whole.results)
-    batch = len(whole.rows[0])
-    start = time.monotonic()
-    for numbers in _iter_parts(batch, whole.seconds > _MAX_SECONDS_OF_RUN):
-        found = compute(_take(whole.rows, others, numbers))
-        places = [place for place, number in enumerate(numbers) if number < batch]
-        mine = [numbers[place] for place in places]
-        for index, (expected, values) in enumerate(zip(whole.results, found, strict=True)):
-            distances[index] = max(distances[index], _measure(expected[mine], values[places]))
-        if time.monotonic() - start > _ENOUGH_SECONDS:
-            break
-    return distances
-
-
-def _take(rows: Sequence[Array], others: Sequence[Array], numbers: Sequence[int]) -> list[Array]:
-    """Return rows by number; the rows of `others` continue the numbering."""
-    return [np.concatenate(pair)[list(numbers)] for pair in zip(rows, others, strict=True)]
-
-
-def _iter_parts(batch: int, is_slow: bool) -> Iterator[list[int]]:
-    """Yield the numbers of rows to compute together.
-
-    Numbers from `batch` on are rows of the other batch.
-    """
-    if is_slow:
-        yield from ([batch - 1, batch], [0])
-        return
-    yield [batch - 1 - place if place % 2 == 0 else batch + place for place in range(batch)]
-    for size in range(1, min(_MAX_PART_ROWS, batch - 1) + 1):
-        yield from (list(range(first, first + size)) for first in range(batch - size + 1))
-
-
-def _measure(expected: Array, found: Array) -> float:
-    if np.array_equal(expected, found, equal_nan=expected.dtype.kind == "f"):
-        return 0.0
-    if expected.dtype.kind != "f" or expected.shape != found.shape:
-        return float("inf")
-    one, two = expected.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(two)) or not np.array_equal(
-        one[~finite], two[~finite], equal_nan=True
-    ):
-        return float("inf")
-    scale = max(1.0, float(np.abs(one[finite]).max(initial=0)))
-    return float(np.abs(one[finite] - two[finite]).max(initial=0)) / scale
-
-
-Feeds = Mapping[str, Array]
 
 MAX_WEIGHT_BYTES = 8 << 30
 """Maximum size of the weights of an executable that is run. The weights are in memory already, and
@@ -312,13 +208,13 @@ class _DryRun:
         missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in made}
         engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
 
-    def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Whole]:
+    def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Batch]:
         """Run the whole batch on the first inputs that the model accepts; return the remaining
         inputs and the batch."""
         refusals: list[RunError] = []
         for batches in self._iter_sources(model):
             try:
-                return batches, Whole.of(_compute_with(engine), self._rows_of(next(batches)))
+                return batches, Batch.of(_compute_with(engine), self._rows_of(next(batches)))
             except RunMemoryError:
                 raise
             except RunError as error:
@@ -352,7 +248,7 @@ class _DryRun:
         ]
 
     def _confirm_rows(
-        self, engine: Engine, model: onnx.ModelProto, batches: Iterator[Feeds], whole: Whole
+        self, engine: Engine, model: onnx.ModelProto, batches: Iterator[Feeds], whole: Batch
     ) -> RowDifference | None:
         """Return the first tensor whose rows differ in each of several draws of inputs."""
         bound, compute = find_bound(model), _compute_with(engine)
@@ -363,7 +259,7 @@ class _DryRun:
                 return None
             *first, others = drawn
             try:
-                whole = Whole.of(compute, first[0]) if first else whole
+                whole = Batch.of(compute, first[0]) if first else whole
                 distances = measure_rows(compute, whole, others)
             except RunMemoryError:
                 raise
@@ -394,7 +290,7 @@ class _DryRun:
         for first in range(0, len(names), _TENSORS_AT_ONCE):
             wanted = names[first : first + _TENSORS_AT_ONCE]
             compute = self._compute_tensors(side, {name: places[name] for name in wanted})
-            distances = measure_rows(compute, Whole.of(compute, rows), others)
+            distances = measure_rows(compute, Batch.of(compute, rows), others)
             for name, distance in zip(wanted, distances, strict=True):
                 if distance > bound:
                     return RowDifference(name, makers[name].name, makers[name].op_type, distance)
@@ -406,11 +302,8 @@ class _DryRun:
         def compute(values: Sequence[Array]) -> list[Array]:
             pairs = zip(self.inputs, values, strict=True)
             feeds = {s.tensor: np.moveaxis(value, 0, s.batch_axis) for s, value in pairs}
-            (found,) = side.run([feeds], list(axes))
-            return [
-                np.moveaxis(value, axis, 0)
-                for axis, value in zip(axes.values(), found, strict=True)
-            ]
+            tensors = side.answer(feeds, list(axes))
+            return [np.moveaxis(tensors[name], axis, 0) for name, axis in axes.items()]
 
         return compute
 

@@ -43,7 +43,7 @@ from simipu.rows import take_rows
 import popef
 from popef._tools.arrays import Array
 from popef._tools.staging import Staging
-from poprt.calibration import Findings
+from poprt.comparing import Findings
 from poprt.options import CompilerOptions
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5

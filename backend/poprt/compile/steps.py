@@ -34,7 +34,7 @@ from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array
 from poprt import pipeline
-from poprt.calibration import Findings, Side, calibrate
+from poprt.comparing import Findings, Side, calibrate
 from poprt.compile.dry_run import RowDifference, dry_run
 from poprt.compile.executable import (
     LOAD_PROGRAM,
@@ -49,7 +49,6 @@ from poprt.options import CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.chip.transfers import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 _log = logging.getLogger("poprt")
 
@@ -258,10 +257,10 @@ def _calibrate(compilation: Compilation, part: Part) -> Findings:
 def _split(
     model: onnx.ModelProto, outputs: Collection[str] | None, numerics: Numerics | None
 ) -> Side:
-    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
+    side = Side.of(model, numerics)
     if outputs is not None:
-        keep_outputs(light.graph, outputs)
-    return Side(light, weights, numerics)
+        keep_outputs(side.model.graph, outputs)
+    return side
 
 
 def _dry_run(compilation: Compilation) -> RowDifference | None:

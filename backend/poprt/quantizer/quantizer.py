@@ -25,19 +25,18 @@ from onnxgraph import (
     iter_nodes,
     read_array,
 )
-from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, RunError
+from simipu import CompileError
 
 from popef._tools.arrays import Array
 from poprt._names import QUANTISED_PRECISIONS
-from poprt.calibration.divergence import iter_chunks, iter_groups
-from poprt.calibration.reading import Data, iter_batches, read_samples
-from poprt.calibration.sides import Side
-from poprt.calibration.statistics import HalfCounts, Moments
+from poprt.comparing.divergence import iter_chunks, iter_groups
+from poprt.comparing.reading import Data, iter_batches, read_samples
+from poprt.comparing.sides import FAILURES, Side
+from poprt.comparing.statistics import HalfCounts, Moments
 from poprt.passes import PassManager, get_pass
 from poprt.passes.precision.eight_bits import Fp8Params, Product, find_products
 from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
 from poprt.quantizer.search import CANDIDATES, LOSSES, Candidate, Choice, Values, search
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
 
 _PARAMS, _SKIP = "poprt.fp8_params", "poprt.fp8_skip_op_names"
@@ -107,9 +106,6 @@ class Notes:
         )
 
 
-_FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
-
-
 def iter_activations(
     model: onnx.ModelProto, samples: Mapping[str, Array], names: Iterable[str]
 ) -> Iterator[tuple[str, Array]]:
@@ -119,7 +115,8 @@ def iter_activations(
     The tensors are computed in groups that fit into memory together, each batch by batch. Raises
     CompileError for a model that cannot be computed on the samples.
     """
-    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
+    side = Side.of(model, None)
+    light = side.model
     inputs = {value.name for value in find_inputs(light.graph)}
     wanted = list(dict.fromkeys(names))
     given = [name for name in wanted if name in inputs]
@@ -127,12 +124,11 @@ def iter_activations(
         yield from ((name, np.asarray(feeds[name])) for name in given)
     values = graph_values(infer_shapes(light).graph)
     made = [name for name in wanted if name not in inputs]
-    side = Side(light, weights, None)
     try:
         for chunk in iter_chunks(made, values):
             for found in side.run(iter_batches(light, samples), chunk, enough_seconds=math.inf):
                 yield from zip(chunk, found, strict=True)
-    except _FAILURES as error:
+    except FAILURES as error:
         raise CompileError(f"the model cannot be computed on data_preprocess: {error}") from error
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simipu.numerics import FORMATS, QuarterFormat, decode, encode
 
 from popef._tools.arrays import Array
-from poprt.calibration.statistics import ERRORS, HalfCounts
+from poprt.comparing.statistics import ERRORS, HalfCounts
 
 SCALES = range(-14, 10)
 """Scales that are tried. Beyond them no half becomes more exact: at -14 the steps of F143 are those

@@ -15,7 +15,7 @@ from model_runtime import Session
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.export import command
-from poplar_triton.export.check import measure_difference
+from poprt.comparing import measure_difference
 from poprt.triton.config import new_config
 from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, loudness_model, make_model

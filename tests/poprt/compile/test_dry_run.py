@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
+from poprt.comparing import rows as row_comparison
 from poprt.compile import dry_run
 from poprt.compile.converter import MFConverter
 from poprt.triton.config import make_config
@@ -94,8 +95,8 @@ def test_rows_are_run_in_other_places_beside_other_rows_and_in_parts():
         return [arrays[0]]
 
     rows, others = [np.arange(4.0)], [np.arange(10.0, 14.0)]
-    whole = dry_run.Whole(rows, rows, seconds=0)
-    assert dry_run.measure_rows(compute, whole, others) == [0.0]
+    whole = row_comparison.Batch(rows, rows, seconds=0)
+    assert row_comparison.measure_rows(compute, whole, others) == [0.0]
     assert seen[0] == [3, 11, 1, 13]
     assert seen[1:] == [[0], [1], [2], [3], [0, 1], [1, 2], [2, 3], [0, 1, 2], [1, 2, 3]]
 

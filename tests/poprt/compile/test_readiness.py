@@ -5,8 +5,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from oracles import unoptimised_session
-from poprt import Compiler, Converter, calibration
-from poprt.calibration import sides
+from poprt import Compiler, Converter, comparing
+from poprt.comparing import sides
 from poprt.compile import dry_run
 from sample_models import make_model
 from simipu import CompileError, GraphOptions
@@ -40,7 +40,7 @@ def test_making_a_graph_ready_is_ended_in_time():
 def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypatch):
     converted = Converter(batch_size=2, precision=precision).convert(long_model(3000))
     Compiler.compile(converted)
-    for module in (sides, dry_run, calibration):
+    for module in (sides, dry_run, comparing):
         monkeypatch.setattr(module, "READY_SECONDS", 0.01)
     with pytest.raises(
         CompileError,

@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 from foreign_files import FILES, POINTERS
 from poplar_triton.profile.source import open_source
-from poprt.calibration.reading import read_calibration_data
 from poprt.cli.parser import make_parser, read_arguments
+from poprt.comparing.reading import read_calibration_data
 from poprt.compile.adoption import adopt_graph
 from poprt.frontend import OnnxFrontend, read_model
 from sample_models import linear_model

@@ -14,8 +14,8 @@ from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from poprt import Compiler, CompilerOptions, Converter, get_pass
-from poprt.calibration.statistics import ERRORS, HalfCounts, Moments
 from poprt.cli import main
+from poprt.comparing.statistics import ERRORS, HalfCounts, Moments
 from poprt.frontend import get_frontend
 from poprt.passes import layer_precision_compare
 from poprt.quantizer import FP8Quantizer, quantize

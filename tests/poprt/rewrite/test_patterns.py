@@ -17,7 +17,7 @@ from onnxgraph import infer_shapes, iter_nodes
 from oracles import unoptimised_session
 from pass_cases import make_feeds
 from poprt import Converter, pipeline
-from poprt.calibration.ranges import find_range
+from poprt.comparing.ranges import find_range
 from poprt.passes import PatternMatcher, get_pass
 from simipu import TARGETS, CompileError
 from simipu.numerics.lowering import lower

@@ -11,7 +11,7 @@ from half_models import HALF_PARTIALS, compute, every_witness, half_model
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import iter_nodes
 from oracles import unoptimised_session
-from poprt.calibration import sides
+from poprt.comparing import sides
 from simipu import GraphOptions
 from simipu.engines.computed import Lowered, make_graph
 from simipu.engines.program_graphs import lower_model

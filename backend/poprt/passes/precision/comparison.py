@@ -15,25 +15,23 @@ from typing import Any
 import numpy as np
 import onnx
 from onnxgraph import find_inputs, graph_values, has_data, infer_shapes
-from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, RunError
+from simipu import CompileError
 from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import Comparer, find_classes
-from poprt.calibration.divergence import iter_chunks
-from poprt.calibration.inputs import describe_ranges, iter_made_up
-from poprt.calibration.reading import Data, find_input_streams, iter_batches, read_samples
-from poprt.calibration.sides import Feeds, Side
-from poprt.calibration.statistics import cos_dist, iter_comparison
-from poprt.passes.interface.surgery import AddCheckpoints, RemoveInitializerFromInput
+from poprt.comparing.divergence import iter_chunks
+from poprt.comparing.inputs import describe_ranges, iter_made_up
+from poprt.comparing.outputs import Comparer, find_classes
+from poprt.comparing.reading import Data, find_input_streams, iter_batches, read_samples
+from poprt.comparing.sides import FAILURES, Feeds, Side
+from poprt.comparing.statistics import cos_dist, iter_comparison
+from poprt.passes.interface.surgery import RemoveInitializerFromInput
 from poprt.passes.shapes.inputs import FixInputs
 from poprt.rewrite.base import ImmutablePass, Stage, register
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 LOG_NAME = "precision_compare.log"
 """File with the comparison of layers; the real tool's name."""
-_FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 
 
 @register("check_with_fake_data", stage=Stage.CHIP, option="check", takes="origin_model fix_inputs")
@@ -56,14 +54,14 @@ class CheckWithFakeData(ImmutablePass):
         """Compare the models. Raise CompileError if either cannot be computed. Outputs that differ
         too much cause a warning, as in the calibration run of the compiler."""
         feeds = _make_up(model)
-        ours = _compute("converted", model, feeds, Numerics())
+        ours = _compute("converted", _open("converted", model, Numerics()), feeds)
         if self._origin is None:
             return model
         origin = FixInputs(self._fixed).run(copy.deepcopy(self._origin))
         names = [value.name for value in model.graph.output]
-        theirs = _compute("original", _with_outputs(origin, names), feeds, None)
+        theirs = _compute("original", _open("original", origin, None), feeds, names)
         comparer = Comparer(names, find_classes(origin))
-        comparer.add([ours[name] for name in names], [theirs[name] for name in names])
+        comparer.add(list(ours.values()), list(theirs.values()))
         comparison = comparer.result(describe_ranges([feeds]))
         told = self.logger.warning if comparison.is_bad else self.logger.info
         told(
@@ -106,14 +104,12 @@ class LayerPrecisionCompare(ImmutablePass):
             else next(iter_batches(model, read_samples(self._data)))
         )
         values = graph_values(infer_shapes(model).graph)
+        converted = _open("converted", copy.deepcopy(model), self._numerics)
+        original = _open("original", copy.deepcopy(self._origin), None)
         lines: list[str] = []
         for names in iter_chunks(layers, values):
-            ours = _compute(
-                "converted", _with_outputs(copy.deepcopy(model), names), feeds, self._numerics
-            )
-            theirs = _compute(
-                "original", _with_outputs(copy.deepcopy(self._origin), names), feeds, None
-            )
+            ours = _compute("converted", converted, feeds, names)
+            theirs = _compute("original", original, feeds, names)
             for name in names:
                 title = f"{layers[name]} output {name!r}"
                 distance = cos_dist(
@@ -157,36 +153,32 @@ def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[st
     }
 
 
-def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Return the model, changed in place, with those tensors added to its outputs."""
-    given = RemoveInitializerFromInput().run(model)
-    there = {value.name for value in given.graph.output}
-    return AddCheckpoints([name for name in names if name not in there]).run(given)
-
-
 def _make_up(model: onnx.ModelProto) -> Feeds:
     """Return a batch of random inputs for a static model."""
     return next(iter_made_up(model, find_input_streams(model), 0))
 
 
+def _open(which: str, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
+    """Return a side with the model. Raise CompileError if it lacks the values of a weight."""
+    empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
+    if empty is not None:
+        raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
+    return Side.of(RemoveInitializerFromInput().run(model), numerics)
+
+
 def _compute(
-    which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None
+    which: str, side: Side, feeds: Feeds, names: Sequence[str] | None = None
 ) -> dict[str, Array]:
-    """Return the outputs of a model. Raise CompileError if the data lack an input."""
+    """Return tensors of a model (default: the outputs). Raise CompileError if the data lack an
+    input."""
     missing = next(
-        (value.name for value in find_inputs(model.graph) if value.name not in feeds), None
+        (value.name for value in find_inputs(side.model.graph) if value.name not in feeds), None
     )
     if missing is not None:
         raise CompileError(
             f"the {which} model has an input {missing!r}, which the converted one has not"
         )
-    empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
-    if empty is not None:
-        raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
-    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
-    names = [value.name for value in light.graph.output]
     try:
-        (values,) = Side(light, weights, numerics).run([feeds])
-    except _FAILURES as error:
+        return side.answer(feeds, names)
+    except FAILURES as error:
         raise CompileError(f"the {which} model cannot be computed: {error}") from error
-    return dict(zip(names, values, strict=True))

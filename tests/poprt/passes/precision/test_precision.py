@@ -11,7 +11,7 @@ import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.calibration import read_calibration_data
+from poprt.comparing import read_calibration_data
 from poprt.passes.base_pass import find_pass
 from poprt.pipeline import estimate
 from sample_models import make_model

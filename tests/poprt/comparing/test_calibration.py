@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
-from poprt.calibration import sides
+from poprt.comparing import sides
 from sample_models import make_model
 from simipu import CompileError
 from simipu.engines.computed import OrtGraph

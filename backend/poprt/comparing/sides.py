@@ -13,13 +13,25 @@ import numpy as np
 import onnx
 from onnx import helper
 from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
-from simipu import GraphOptions, Lowered, count_all_operations, lower_model, open_lowered
+from simipu import (
+    DeviceLostError,
+    GraphOptions,
+    LoadError,
+    Lowered,
+    RunError,
+    count_all_operations,
+    lower_model,
+    open_lowered,
+)
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics, find_unsafe_optimisers
 
 from popef._tools.arrays import Array
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 Feeds = Mapping[str, Array]
+FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
+"""Exceptions that a side raises if it cannot be computed."""
 
 ENOUGH_SECONDS = 2.0
 """Time in seconds that the batches after the first may take: one that would end later is not
@@ -49,6 +61,18 @@ class Side:
     )
     """The lowered model, its weights and the time limit of one batch in seconds: to find them takes
     as long as a short run."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
+        """Return the side of a model, whose large weights are not copied."""
+        return cls(*extract_weights(model, MIN_CONSTANT_BYTES), numerics)
+
+    def answer(self, feeds: Feeds, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Return the values of `names` (default: the outputs) for one batch. Raises LoadError and
+        RunError."""
+        names = [value.name for value in self.model.graph.output] if names is None else names
+        (values,) = self.run([feeds], names)
+        return dict(zip(names, values, strict=True))
 
     def run(
         self,

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt.calibration import mending
-from poprt.calibration.divergence import Divergence
-from poprt.calibration.mending import Search, explain
+from poprt.comparing import mending
+from poprt.comparing.divergence import Divergence
+from poprt.comparing.mending import Search, explain
 from simipu import CompileError
 
 F = TensorProto.FLOAT

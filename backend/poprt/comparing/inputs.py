@@ -18,7 +18,7 @@ from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array
 from popef._tools.text import name_some
-from poprt.calibration.ranges import Range, Size, find_range
+from poprt.comparing.ranges import Range, Size, find_range
 
 MIN_ROWS = 15
 """Minimum number of rows of random data: some of each kind."""

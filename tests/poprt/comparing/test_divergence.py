@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from poprt.calibration import divergence
-from poprt.calibration.divergence import find_divergences
-from poprt.calibration.mending import explain
+from poprt.comparing import divergence
+from poprt.comparing.divergence import find_divergences
+from poprt.comparing.mending import explain
 
 F = TensorProto.FLOAT
 

@@ -21,7 +21,7 @@ from simipu.numerics import HALF_MAX
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
-from poprt.calibration.sides import Feeds, Side
+from poprt.comparing.sides import Feeds, Side
 
 VANISHING = 2.0**-25
 """Largest value that rounds to 0 in half: half of the smallest half, a tie that goes to even."""

@@ -100,6 +100,11 @@ class Comparer:
     classes: frozenset[str]
     outputs: dict[str, _Output] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> Comparer:
+        """Return the comparer of a model's outputs."""
+        return cls([value.name for value in model.graph.output], find_classes(model))
+
     def add(self, half: Sequence[Array], whole: Sequence[Array]) -> float:
         """Add the outputs of one run; return its largest error relative to the largest value.
 
@@ -185,3 +190,24 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and is_table)):
             found.add(value.name)
     return frozenset(found)
+
+
+def measure_difference(found: Array, expected: Array, least_scale: float = 0.0) -> float:
+    """Return the greatest difference of two arrays, relative to the largest finite value of the
+    second, or to `least_scale` if that is larger.
+
+    Equal values, NaN and infinities included, have none. One that is finite on one side only is
+    infinitely far.
+    """
+    equal = (found == expected) | ((found != found) & (expected != expected))
+    if equal.all():
+        return 0.0
+    if expected.dtype.kind not in "fiu":
+        return np.inf
+    wide, other = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(wide)
+    if not (finite & np.isfinite(other))[~equal].all():
+        return np.inf
+    scale = max(least_scale, float(np.abs(wide[finite]).max()))
+    greatest = float(np.abs(wide - other)[~equal].max())
+    return greatest / scale if scale else np.inf

@@ -18,8 +18,8 @@ import pytest
 from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from poprt.calibration import read_calibration_data
-from poprt.calibration.sides import Side
+from poprt.comparing import read_calibration_data
+from poprt.comparing.sides import Side
 from simipu import CompileError
 from waiting import PATIENCE_SECONDS
 

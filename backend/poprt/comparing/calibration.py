@@ -15,26 +15,25 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Tape, iter_bodies, iter_nodes, replace_nodes
-from simipu import DeviceLostError, LoadError, LoadTimeoutError, RunError, RunTimeoutError, Stream
+from simipu import LoadTimeoutError, RunTimeoutError, Stream
 from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import (
-    Comparer,
-    Comparison,
-    describe_inputs,
-    find_classes,
-)
-from poprt.calibration.inputs import (
+from poprt.comparing.inputs import (
     SOUND,
     describe_ranges,
     iter_given,
     iter_made_up,
     make_loud,
 )
-from poprt.calibration.mending import explain
-from poprt.calibration.sides import Feeds, Renarrow, Side
+from poprt.comparing.mending import explain
+from poprt.comparing.outputs import (
+    Comparer,
+    Comparison,
+    describe_inputs,
+)
+from poprt.comparing.sides import FAILURES, Feeds, Renarrow, Side
 
 HALF_LIMIT = 65_520.0
 """Smallest float that rounds to more than the largest half, 65,504."""
@@ -148,7 +147,6 @@ def _watch(op: Tape, name: str, *, growing: bool) -> str:
     return op.add("Reshape", op.add("ReduceMax", size, keepdims=0), _ONE)
 
 
-_FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so the effect of half precision is unknown: %s"
 _TOOK_TOO_LONG = (
     "the calibration run took longer than its limit, which grows with the model's work, so the "
@@ -199,7 +197,7 @@ def calibrate(
         overflows, ours = _compute(half, batches, loud)
     except LoadTimeoutError:
         raise
-    except _FAILURES as error:
+    except FAILURES as error:
         _warn_of_failure(error)
         return Findings()
     if any(map(_draws, iter_nodes(half.model.graph))):
@@ -208,7 +206,7 @@ def calibrate(
         return Findings(overflows=overflows)
     try:
         comparison, theirs, worst = _compare(half, whole, batches, loud, ours, drawn)
-    except _FAILURES as error:  # not of the compiled model, which is ready in time
+    except FAILURES as error:  # not of the compiled model, which is ready in time
         report(overflows, drawn)
         _warn_of_failure(error)
         return Findings(overflows=overflows)
@@ -240,7 +238,7 @@ def _compare(
     drawn: str | None,
 ) -> tuple[Comparison, list[list[Array]], int]:
     """Return the comparison, the outputs of `whole`, and the number of the worst batch."""
-    comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
+    comparer = Comparer.of(half.model)
     count = len(batches)
     theirs = list(whole.run([*batches, *([loud] if loud else [])]))
     errors = [comparer.add(*pair) for pair in zip(ours[:count], theirs[:count], strict=False)]
@@ -267,7 +265,7 @@ def _explain(
     else:
         try:
             reason = explain(half, whole, batches, theirs, worst, renarrow)
-        except _FAILURES as error:
+        except FAILURES as error:
             reason = f"The reason was not found: {error}"
     advice = "" if comparison.drawn is None else f". {OWN_DATA}"
     _log.warning("%s. %s%s", comparison.describe(), reason, advice)

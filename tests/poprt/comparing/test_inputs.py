@@ -4,8 +4,8 @@ of the size that the graph says."""
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from poprt.calibration.inputs import iter_given, iter_made_up
-from poprt.calibration.ranges import find_range
+from poprt.comparing.inputs import iter_given, iter_made_up
+from poprt.comparing.ranges import find_range
 from sample_models import make_model
 from simipu import CompileError, Direction, Stream
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
+from poprt.comparing.outputs import LIMIT, Comparer, Comparison, find_classes
 
 
 def compare(*runs, classes=(), names=("y",), drawn=None):

@@ -12,9 +12,9 @@ from onnx import TensorProto
 from onnxgraph import TensorSize, find_makers, graph_values, infer_shapes
 
 from popef._tools.arrays import Array
-from poprt.calibration.causes import Bench, Beside, Cause, find_cause
-from poprt.calibration.comparison import LIMIT
-from poprt.calibration.sides import Feeds, Side
+from poprt.comparing.causes import Bench, Beside, Cause, find_cause
+from poprt.comparing.outputs import LIMIT
+from poprt.comparing.sides import Feeds, Side
 
 T = TypeVar("T")
 

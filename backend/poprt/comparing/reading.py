@@ -29,8 +29,8 @@ from simipu import CompileError, Stream
 from popef._tools.arrays import Array
 from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape, find_name_fault
-from poprt.calibration.inputs import iter_given
-from poprt.calibration.sides import Feeds
+from poprt.comparing.inputs import iter_given
+from poprt.comparing.sides import Feeds
 from poprt.frontend.frontends import make_streams
 
 _NUMBERS = "biuf"

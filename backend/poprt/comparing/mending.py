@@ -16,9 +16,9 @@ from simipu import CompileError, LoadError, RunError
 
 from popef._tools.arrays import Array
 from popef._tools.console import quieted
-from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
-from poprt.calibration.divergence import MAX_NAMED, Divergence, find_divergences
-from poprt.calibration.sides import Feeds, Renarrow, Side
+from poprt.comparing.divergence import MAX_NAMED, Divergence, find_divergences
+from poprt.comparing.outputs import LIMIT, Comparer, Comparison
+from poprt.comparing.sides import Feeds, Renarrow, Side
 
 MAX_ROUNDS = 6
 """Maximum number of times that operators are added to those that stay in float."""
@@ -124,18 +124,13 @@ class Search:
         """Compare on all batches; return the number of one for which a choice is wrong, if any."""
         try:
             side = self._sides.get(types) or self.renarrow(types)
-            comparer, results = self._make_comparer(side), side.run(self.batches)
+            comparer, results = Comparer.of(side.model), side.run(self.batches)
             errors = [comparer.add(*pair) for pair in zip(results, self.outputs, strict=False)]
         except _FAILURES as error:
             self._failure = self._failure or str(error)
             return self.tried_on[0]
         self._tried[types] = result = comparer.result("")
         return max(range(len(errors)), key=lambda i: errors[i]) if result.is_bad else None
-
-    @staticmethod
-    def _make_comparer(side: Side) -> Comparer:
-        names = [value.name for value in side.model.graph.output]
-        return Comparer(names, find_classes(side.model))
 
     def describe(self, types: Types | None) -> str:
         """Return what to do: an option and its error, or how far the search has gone."""
@@ -185,7 +180,7 @@ class Search:
     def _compare(self, types: Types) -> Comparison | None:
         try:
             half = self.renarrow(types)
-            comparer = self._make_comparer(half)
+            comparer = Comparer.of(half.model)
             results = half.run([self.batches[i] for i in self.tried_on])
             for ours, i in zip(results, self.tried_on, strict=False):
                 comparer.add(ours, self.outputs[i])

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.calibration.causes import Bench, Operands, find_cause
-from poprt.calibration.sides import Side
+from poprt.comparing.causes import Bench, Operands, find_cause
+from poprt.comparing.sides import Side
 from sample_models import make_model
 
 F = TensorProto.FLOAT
