@@ -9,10 +9,21 @@ This module imports no engine: configurations are read where ONNX Runtime must n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from popef._tools.text import did_you_mean, escape
+from popef._tools.options import (
+    Kind,
+    MismatchError,
+    Option,
+    Wording,
+    make_table,
+    quote,
+    read_values,
+    whole_number,
+    word_of,
+)
+from popef._tools.text import did_you_mean
 from simipu.errors import AcceleratorError
 
 MAX_OPTION_CHARACTERS = 4095
@@ -21,61 +32,50 @@ _MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """An option of an accelerator. `parse` converts a user's text into the value that the engine
-    takes, or raises ValueError with what it expects; `target` is the engine's own name for it
-    (default: the same)."""
+class AcceleratorOption(Option):
+    """An option of an accelerator; its kind reads a user's text into the engine's own text."""
 
-    kind: str
-    parse: Callable[[str], str]
     target: str = ""
+    """The engine's own name for it; "" if it is the same."""
 
 
-def _number(least: int, most: int) -> Option:
-    kind = f"a whole number from {least} to {most}"
-
-    def parse(text: str) -> str:
-        sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
-        fits = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most)) + 1
-        if not fits or not least <= int(sign + digits) <= most:
-            raise ValueError(kind)
-        return sign + digits
-
-    return Option(kind, parse)
+def _number(least: int, most: int) -> Kind:
+    number = whole_number(least, most)
+    return Kind(number.name, lambda text: str(number.read(text)))
 
 
-def _choice(words: Mapping[str, str]) -> Option:
-    kind = " or ".join(words)
-
-    def parse(text: str) -> str:
-        found = {word.lower(): value for word, value in words.items()}.get(text.lower())
-        if found is None:
-            raise ValueError(kind)
-        return found
-
-    return Option(kind, parse)
+def _same(words: str) -> Kind:
+    return word_of({word: word for word in words.split()})
 
 
-def _parse_text(text: str) -> str:
-    if not text or len(text) > MAX_OPTION_CHARACTERS or not text.isprintable():
-        raise ValueError(
+def _read_text(text: str) -> str:
+    stripped = text.strip()
+    if not 0 < len(stripped) <= MAX_OPTION_CHARACTERS or not stripped.isprintable():
+        raise MismatchError(
             f"a text of 1 to {MAX_OPTION_CHARACTERS} characters without control characters"
         )
-    return text
+    return stripped
 
 
-def _renamed(option: Option, target: str) -> Option:
-    return Option(option.kind, option.parse, target)
+def _list_options(kinds: Mapping[str, Kind]) -> Mapping[str, AcceleratorOption]:
+    """Return the options of names, several of which share a kind; NAME:TARGET has another name in
+    the engine."""
+    split = [(word.partition(":"), kind) for names, kind in kinds.items() for word in names.split()]
+    return make_table(
+        *(AcceleratorOption(name, kind=kind, target=target) for (name, _, target), kind in split)
+    )
 
 
-def _same(words: str) -> Option:
-    return _choice({word: word for word in words.split()})
-
-
-_FLAG = _choice({"0": "0", "1": "1", "false": "0", "true": "1"})
+_FLAG = word_of({"0": "0", "1": "1", "false": "0", "true": "1"})
 _DEVICE = _number(0, 1023)
 _COUNT, _BYTES = _number(0, 1 << 31), _number(0, (1 << 63) - 1)
-_TEXT = Option("text", _parse_text)
+_TEXT = Kind("text", _read_text)
+_WORDING = Wording(
+    AcceleratorError,
+    "accelerator {owner!r}, parameter {name!r}{why}",
+    AcceleratorError,
+    "accelerator {owner!r} has no parameter {quoted}; it has {known}{hint}",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,89 +85,82 @@ class Accelerator:
 
     package: str
     extra: str
-    options: Mapping[str, Option]
+    options: Mapping[str, AcceleratorOption]
     provider: str = ""
     on_gpu: bool = False
 
-
-_TENSORRT_FLAGS = (
-    "trt_dla_enable trt_engine_cache_enable trt_dump_subgraphs trt_force_sequential_engine_build "
-    "trt_context_memory_sharing_enable trt_layer_norm_fp32_fallback trt_timing_cache_enable "
-    "trt_force_timing_cache trt_detailed_build_log trt_build_heuristics_enable trt_sparsity_enable "
-    "trt_cuda_graph_enable trt_dump_ep_context_model"
-).split()
-_TENSORRT_COUNTS = (
-    "trt_max_partition_iterations trt_min_subgraph_size trt_dla_core "
-    "trt_builder_optimization_level trt_ep_context_embed_mode"
-).split()
-_TENSORRT_TEXTS = (
-    "trt_engine_cache_path trt_engine_cache_prefix trt_timing_cache_path trt_tactic_sources "
-    "trt_profile_min_shapes trt_profile_max_shapes trt_profile_opt_shapes trt_ep_context_file_path"
-).split()
-_CUDA_FLAGS = (
-    "do_copy_in_default_stream cudnn_conv_use_max_workspace cudnn_conv1d_pad_to_nc1d "
-    "enable_cuda_graph enable_skip_layer_norm_strict_mode use_tf32 prefer_nhwc "
-    "use_ep_level_unified_stream tunable_op_enable tunable_op_tuning_enable"
-).split()
 
 ACCELERATORS: Mapping[str, Accelerator] = {
     "openvino": Accelerator(
         package="openvino",
         extra="openvino",
-        options={
-            "num_of_threads": _renamed(_number(1, _MAX_THREADS), "INFERENCE_NUM_THREADS"),
-            "precision": _renamed(
-                _choice({"FP32": "f32", "FP16": "f16", "BF16": "bf16"}), "INFERENCE_PRECISION_HINT"
-            ),
-        },
+        options=_list_options(
+            {
+                "num_of_threads:INFERENCE_NUM_THREADS": _number(1, _MAX_THREADS),
+                "precision:INFERENCE_PRECISION_HINT": word_of(
+                    {"FP32": "f32", "FP16": "f16", "BF16": "bf16"}
+                ),
+            }
+        ),
     ),
     "cuda": Accelerator(
         package="onnxruntime-gpu",
         extra="gpu",
         provider="CUDAExecutionProvider",
         on_gpu=True,
-        options={
-            "device_id": _DEVICE,
-            "gpu_mem_limit": _BYTES,
-            "arena_extend_strategy": _choice(
-                {
-                    "kNextPowerOfTwo": "kNextPowerOfTwo",
-                    "kSameAsRequested": "kSameAsRequested",
-                    "0": "kNextPowerOfTwo",
-                    "1": "kSameAsRequested",
-                }
-            ),
-            "cudnn_conv_algo_search": _choice(
-                {
-                    "EXHAUSTIVE": "EXHAUSTIVE",
-                    "HEURISTIC": "HEURISTIC",
-                    "DEFAULT": "DEFAULT",
-                    "0": "EXHAUSTIVE",
-                    "1": "HEURISTIC",
-                    "2": "DEFAULT",
-                }
-            ),
-            **dict.fromkeys(_CUDA_FLAGS, _FLAG),
-        },
+        options=_list_options(
+            {
+                "device_id": _DEVICE,
+                "gpu_mem_limit": _BYTES,
+                "arena_extend_strategy": word_of(
+                    {
+                        "kNextPowerOfTwo": "kNextPowerOfTwo",
+                        "kSameAsRequested": "kSameAsRequested",
+                        "0": "kNextPowerOfTwo",
+                        "1": "kSameAsRequested",
+                    }
+                ),
+                "cudnn_conv_algo_search": word_of(
+                    {
+                        "EXHAUSTIVE": "EXHAUSTIVE",
+                        "HEURISTIC": "HEURISTIC",
+                        "DEFAULT": "DEFAULT",
+                        "0": "EXHAUSTIVE",
+                        "1": "HEURISTIC",
+                        "2": "DEFAULT",
+                    }
+                ),
+                "do_copy_in_default_stream cudnn_conv_use_max_workspace cudnn_conv1d_pad_to_nc1d "
+                "enable_cuda_graph enable_skip_layer_norm_strict_mode use_tf32 prefer_nhwc "
+                "use_ep_level_unified_stream tunable_op_enable tunable_op_tuning_enable": _FLAG,
+            }
+        ),
     ),
     "tensorrt": Accelerator(
         package="onnxruntime-gpu",
         extra="gpu",
         provider="TensorrtExecutionProvider",
         on_gpu=True,
-        options={
-            "device_id": _DEVICE,
-            "precision_mode": _same("FP32 FP16 INT8"),
-            "max_workspace_size_bytes": _renamed(_BYTES, "trt_max_workspace_size"),
-            "int8_calibration_table_name": _renamed(_TEXT, "trt_int8_calibration_table_name"),
-            "int8_use_native_calibration_table": _renamed(
-                _FLAG, "trt_int8_use_native_calibration_table"
-            ),
-            "trt_auxiliary_streams": _number(-1, 1024),
-            **dict.fromkeys(_TENSORRT_FLAGS, _FLAG),
-            **dict.fromkeys(_TENSORRT_COUNTS, _COUNT),
-            **dict.fromkeys(_TENSORRT_TEXTS, _TEXT),
-        },
+        options=_list_options(
+            {
+                "device_id": _DEVICE,
+                "precision_mode": _same("FP32 FP16 INT8"),
+                "max_workspace_size_bytes:trt_max_workspace_size": _BYTES,
+                "int8_calibration_table_name:trt_int8_calibration_table_name": _TEXT,
+                "int8_use_native_calibration_table:trt_int8_use_native_calibration_table": _FLAG,
+                "trt_auxiliary_streams": _number(-1, 1024),
+                "trt_dla_enable trt_engine_cache_enable trt_dump_subgraphs "
+                "trt_force_sequential_engine_build trt_context_memory_sharing_enable "
+                "trt_layer_norm_fp32_fallback trt_timing_cache_enable trt_force_timing_cache "
+                "trt_detailed_build_log trt_build_heuristics_enable trt_sparsity_enable "
+                "trt_cuda_graph_enable trt_dump_ep_context_model": _FLAG,
+                "trt_max_partition_iterations trt_min_subgraph_size trt_dla_core "
+                "trt_builder_optimization_level trt_ep_context_embed_mode": _COUNT,
+                "trt_engine_cache_path trt_engine_cache_prefix trt_timing_cache_path "
+                "trt_tactic_sources trt_profile_min_shapes trt_profile_max_shapes "
+                "trt_profile_opt_shapes trt_ep_context_file_path": _TEXT,
+            }
+        ),
     ),
 }
 """Accelerators by name. The options of cuda and tensorrt are those that the README of Triton's
@@ -218,25 +211,10 @@ def choose_accelerator(
     if entry is None:
         where = "" if on_gpu is None else f" of the {'GPU' if on_gpu else 'CPU'}"
         raise AcceleratorError(
-            f"accelerator {_quote(name)} is not known; the accelerators{where} are "
+            f"accelerator {quote(name)} is not known; the accelerators{where} are "
             f"{', '.join(known)}{did_you_mean(name.lower(), known)}"
         )
-    parsed = {}
-    for key, text in options.items():
-        option = entry.options.get(key)
-        if option is None:
-            raise AcceleratorError(
-                f"accelerator {name!r} has no parameter {_quote(key)}; it has "
-                f"{', '.join(entry.options)}{did_you_mean(key, entry.options)}"
-            )
-        try:
-            parsed[key] = option.parse(text.strip())
-        except ValueError as expected:
-            raise AcceleratorError(
-                f"accelerator {name!r}, parameter {key!r}: expected {expected}, found "
-                f"{_quote(text)}"
-            ) from None
-    return ChosenAccelerator(name.lower(), parsed)
+    return ChosenAccelerator(name.lower(), read_values(entry.options, options, _WORDING, name))
 
 
 def describe_first(chosen: Sequence[ChosenAccelerator]) -> str:
@@ -283,7 +261,3 @@ class OpenVinoUse:
 
 
 os.register_at_fork(after_in_child=OpenVinoUse.note_fork)
-
-
-def _quote(text: str) -> str:
-    return escape(repr(text), 200)

@@ -11,14 +11,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simipu.chip.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
-from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault, find_near
+from popef._tools.options import (
+    Kind,
+    MismatchError,
+    Option,
+    Wording,
+    option_field,
+    options_of,
+    quote,
+    read_values,
+    whole_number,
+    word_of,
+)
+from popef._tools.text import MAX_NAME_CHARACTERS, find_name_fault, find_near
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.server_start import START_SECONDS, ServerStart
 from triton_poplar.statistics import DEFAULT_BUCKETS
@@ -33,25 +45,14 @@ Prometheus and one call to Triton per second."""
 _MIN_SIMILARITY = 0.8
 """Minimum similarity (difflib) at which a name counts as a misspelling: `timeout` is one of
 timeout_ns, `my_timeout` is not."""
-_MAX_QUOTED = 200
-"""Maximum number of characters of a found value in a message."""
 
 _log = logging.getLogger("triton_poplar")
-
-
-def parse_flag(text: str) -> bool:
-    """Parse 0, 1, true or false, in any case."""
-    flags = {"0": False, "1": True, "false": False, "true": True}
-    try:
-        return flags[text.strip().lower()]
-    except KeyError:
-        raise ValueError("0, 1, true or false") from None
 
 
 def parse_text(text: str) -> str:
     """Check a name that must be printable, and return it."""
     if find_name_fault(text.strip()):
-        raise ValueError(
+        raise MismatchError(
             f"a name of 1 to {MAX_NAME_CHARACTERS} characters without control characters"
         )
     return text
@@ -64,7 +65,7 @@ def parse_paths(text: str) -> str:
         len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES or not path.isprintable()
         for path in text.split(",")
     ):
-        raise ValueError(
+        raise MismatchError(
             f"a path, or several paths separated by commas, each of at most {MAX_PATH_BYTES} "
             "bytes and without control characters"
         )
@@ -79,7 +80,7 @@ def parse_buckets(text: str) -> tuple[float, ...]:
         bounds = ()
     ascend = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
     if not ascend or not 0 < len(bounds) <= MAX_BUCKETS or not bounds[-1] <= MAX_BUCKET_SECONDS:
-        raise ValueError(
+        raise MismatchError(
             f"1 to {MAX_BUCKETS} ascending numbers of seconds above 0 and up to "
             f"{MAX_BUCKET_SECONDS}, separated by commas"
         )
@@ -92,58 +93,27 @@ def parse_libraries(text: str) -> str:
     for part in text.split(","):
         domain, _, path = part.strip().partition("=")
         if not domain or not path.startswith("/") or not path.isprintable():
-            raise ValueError("DOMAIN=/path/of/library.so, or several of them separated by commas")
+            raise MismatchError(
+                "DOMAIN=/path/of/library.so, or several of them separated by commas"
+            )
     return text
 
 
-def _parameter(kind: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
-    """Return the field of a parameter.
-
-    `parse` turns its text into a value, or raises ValueError with what it expects.
-    """
-    return field(default=default, metadata={"kind": kind, "parse": parse, "help": meaning})
+_PATHS, _NAME = Kind("path", parse_paths), Kind("name", parse_text)
+_SWITCHES = {"0": False, "1": True, "false": False, "true": True}
+_SWITCH = Kind("flag", word_of(_SWITCHES, "0, 1, true or false").read)
 
 
-def _paths(meaning: str) -> Any:
-    """Return the field of a parameter that is a path, or several."""
-    return _parameter("path", "", parse_paths, meaning)
-
-
-def _flag(default: bool, meaning: str) -> Any:
-    """Return the field of a parameter that is true or false."""
-    return _parameter("flag", default, parse_flag, meaning)
-
-
-def _choice(words: tuple[str, ...], meaning: str) -> Any:
+def _choice(words: str, meaning: str) -> Any:
     """Return the field of a parameter that is one of some words, by default the first."""
-    return _parameter(", ".join(words), words[0], one_of(*words), meaning)
+    kind = word_of({word: word for word in words.split()})
+    return option_field(kind, words.split()[0], meaning)
 
 
 def _number(unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Any:
     """Return the field of a parameter that is a whole number within `bounds`, both included."""
-    least, most = bounds
-
-    def parse(text: str) -> int:
-        digits = text.strip()
-        # Check the length first, because int() rejects thousands of digits with another error.
-        fits = digits.isascii() and digits.isdecimal() and len(digits.lstrip("0")) <= len(str(most))
-        if not fits or not least <= int(digits) <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
-        return int(digits)
-
-    return _parameter(f"{unit}, {least} to {most}", default, parse, meaning)
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of some words, in any case."""
-
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        if word not in words:
-            raise ValueError(" or ".join(words))
-        return word
-
-    return parse
+    kind = Kind(f"{unit}, {bounds[0]} to {bounds[1]}", whole_number(*bounds).read)
+    return option_field(kind, default, meaning)
 
 
 def parse_ipu_version(text: str) -> int:
@@ -155,28 +125,35 @@ def parse_ipu_version(text: str) -> int:
     try:
         return find_target(f"ipu{name}" if name.isdecimal() else name).ipu_version
     except LoadError:
-        raise ValueError(f"1, 2 or 21 or a chip's name ({known_chips()})") from None
+        raise MismatchError(f"1, 2 or 21 or a chip's name ({known_chips()})") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """Parameters of a model: their values, and for each its default, parser and documentation."""
 
-    executable_path: str = _paths(
+    executable_path: str = option_field(
+        _PATHS,
+        "",
         "PopEF file of the executable, or several files separated by commas; default: "
-        "`executable.popef` in the model's folder"
+        "`executable.popef` in the model's folder",
     )
-    weights_path: str = _paths(
+    weights_path: str = option_field(
+        _PATHS,
+        "",
         "PopEF file of the weights, or several files separated by commas; default: "
-        "`weights.popef`, if it exists"
+        "`weights.popef`, if it exists",
     )
-    name_map_file_path: str = _paths(
-        "JSON file of friendly names; default: `name_map.json`, if it exists"
+    name_map_file_path: str = option_field(
+        _PATHS,
+        "",
+        "JSON file of friendly names; default: `name_map.json`, if it exists",
     )
-    check_package_hash: bool = _flag(
-        True, "reject an executable that an incompatible version of this software compiled"
+    check_package_hash: bool = option_field(
+        _SWITCH, True, "reject an executable that an incompatible version of this software compiled"
     )
-    synchronous_execution: bool = _flag(
+    synchronous_execution: bool = option_field(
+        _SWITCH,
         False,
         "block until all requests of a call are answered; faster, and the only mode in which "
         "Triton's own statistics are correct",
@@ -206,19 +183,20 @@ class Parameters:
     creation_delay_sec: int = _number(
         "s", 0, (0, MAX_DELAY_SECONDS), "for tests: delay before an instance is created"
     )
-    executable_name: str = _parameter(
-        "name",
+    executable_name: str = option_field(
+        _NAME,
         "",
-        parse_text,
         "name of the executable, if the files contain several; default: the one with the "
         "model's name, or the only one",
     )
-    sim_graph_path: str = _paths(
+    sim_graph_path: str = option_field(
+        _PATHS,
+        "",
         "ONNX graph that a real executable was compiled from; the backend simulates this "
-        "graph instead of the executable"
+        "graph instead of the executable",
     )
     sim_timing: str = _choice(
-        ("fast", "paced"),
+        "fast paced",
         "fast: return rows as soon as they are computed; paced: return rows only after "
         "their modelled time on IPU and host link",
     )
@@ -246,67 +224,71 @@ class Parameters:
         "([limits](operations.md#limits-of-time-and-memory)). The limit of a run is "
         "`target.hostSyncTimeout` of `POPLAR_RUNTIME_OPTIONS`",
     )
-    sim_first_load: bool = _flag(
+    sim_first_load: bool = option_field(
+        _SWITCH,
         True,
         "load unknown files in a child process first, within `sim_load_sec` and `sim_memory_mib`; "
         "false: for trusted files. A file that was loaded before is known by its digest",
     )
-    sim_graph_cache: bool = _flag(
+    sim_graph_cache: bool = option_field(
+        _SWITCH,
         True,
         "take the model's checked and lowered graph from the "
         "[cache](operations.md#the-cache-of-graphs) of the server's user, and write it there: a "
         "model that was loaded before takes less memory and time",
     )
     sim_isolation: str = _choice(
-        ("none", "process"),
+        "none process",
         "process: compute in a sandboxed child process "
         "([sandbox](operations.md#untrusted-models)). If the child dies, its batch fails with "
         "UNAVAILABLE and a new child replaces it",
     )
-    sim_prepack: bool = _flag(
+    sim_prepack: bool = option_field(
+        _SWITCH,
         True,
         "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all "
         "instances share the mapped file, and 8-bit weights stay one byte each",
     )
     sim_numerics: str = _choice(
-        ("exact", "fast"),
+        "exact fast",
         "exact: half and fp8 are rounded as on the chip; fast: operators compute in fp32, so "
         "answers differ from the chip's",
     )
-    sim_accelerator_fallback: bool = _flag(
+    sim_accelerator_fallback: bool = option_field(
+        _SWITCH,
         False,
         "compute on ONNX Runtime's CPU kernels what an execution accelerator cannot "
         "([accelerators](configuration.md#execution-accelerators)); false: the model does not load",
     )
     sim_index_check: str = _choice(
-        ("error", "clamp"),
+        "error clamp",
         "what happens if an index computed at run time is out of range (Gather, GatherElements, "
         "GatherND): error fails the run; clamp uses the nearest element, because the chip "
         "raises no error. The runners of `poprt.runtime` default to clamp. An out-of-range "
         "Scatter index always fails the run",
     )
-    sim_custom_ops: str = _parameter(
-        "DOMAIN=path",
+    sim_custom_ops: str = option_field(
+        Kind("DOMAIN=path", parse_libraries),
         "",
-        parse_libraries,
         "custom-operator library of ONNX Runtime and the domain of its operators, or several "
         "separated by commas; absolute paths only. The library's code runs with the server's "
         "permissions",
     )
-    join_dependent_rows: bool = _flag(
+    join_dependent_rows: bool = option_field(
+        _SWITCH,
         False,
         "join and split requests like the real backend, even if the rows of a batch are not "
         "proven to be independent; answers can then depend on other clients' rows",
     )
-    drain_backlog: bool = _flag(
+    drain_backlog: bool = option_field(
+        _SWITCH,
         True,
         "under overload, if clients cancel or time out before their requests are computed, reject "
         "all waiting requests with UNAVAILABLE, so that later requests are answered in time",
     )
-    latency_buckets: tuple[float, ...] = _parameter(
-        "s, ascending",
+    latency_buckets: tuple[float, ...] = option_field(
+        Kind("s, ascending", parse_buckets),
         DEFAULT_BUCKETS,
-        parse_buckets,
         "upper bounds of the buckets of the histograms `poplar_request_seconds` and "
         "`poplar_request_queue_seconds`, separated by commas",
     )
@@ -316,7 +298,8 @@ class Parameters:
 class BackendOptions:
     """Options of the backend, like `Parameters`; None if not set."""
 
-    use_sim_if_no_hw: bool = _flag(
+    use_sim_if_no_hw: bool = option_field(
+        _SWITCH,
         True,
         "simulate if the machine has no IPU; false: models fail to load, like the real backend "
         "on a machine without IPUs",
@@ -333,10 +316,9 @@ class BackendOptions:
         (1, MAX_TILES_PER_IPU),
         "tiles of each IPU; default: the number that the executable was compiled for",
     )
-    sim_ipu_version: int | None = _parameter(
-        "1, 2, 21, name",
+    sim_ipu_version: int | None = option_field(
+        Kind("1, 2, 21, name", parse_ipu_version),
         None,
-        parse_ipu_version,
         "IPU version, or chip name (c600, mk2, bow, ...); default: the version that the "
         "executable was compiled for",
     )
@@ -350,6 +332,13 @@ class BackendOptions:
     )
 
 
+_WORDING = Wording(
+    ModelConfigError, "{owner} {name}{why}", ModelConfigError, "{owner} {quoted} is not known{hint}"
+)
+PARAMETERS, BACKEND_OPTIONS = options_of(Parameters), options_of(BackendOptions)
+"""The two tables, by name."""
+
+
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     """Parse the parameters of a model configuration (Triton's JSON form).
 
@@ -359,47 +348,28 @@ def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     given = {
         name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()
     }
-    return Parameters(
-        **_parse(fields(Parameters), given, f"model {config.get('name', '')!r}: parameter")
-    )
+    owner = f"model {config.get('name', '')!r}: parameter"
+    return Parameters(**_parse(PARAMETERS, given, owner))
 
 
 def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
     """Parse the backend's options from names and texts. Errors and warnings are those of
     parameters."""
-    return BackendOptions(**_parse(fields(BackendOptions), given, "poplar backend: option"))
+    return BackendOptions(**_parse(BACKEND_OPTIONS, given, "poplar backend: option"))
 
 
-def _parse(table: Sequence[Field[Any]], given: Mapping[str, str], owner: str) -> dict[str, Any]:
-    names = [parameter.name for parameter in table]
-    for name in given:
-        if name not in names and name not in _FOREIGN_PARAMETERS:
-            _check_unknown(name, names, owner)
-    values = {}
-    for parameter in table:
-        text = given.get(parameter.name)
-        try:
-            values[parameter.name] = (
-                parameter.default if text is None else parameter.metadata["parse"](text)
-            )
-        except ValueError as expected:
-            raise ModelConfigError(
-                f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}"
-            ) from None
-    return values
-
-
-def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
-    """Raise ModelConfigError for a misspelling, whose author would serve with the default without
-    noticing. Other unknown names only cause a warning, because another program may read them."""
-    near = find_near(name, known, _MIN_SIMILARITY)
-    if near is not None:
-        raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {near}?")
-    _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
-
-
-def _quote(text: str | None) -> str:
-    return escape(repr(text), _MAX_QUOTED)
+def _parse(table: Mapping[str, Option], texts: Mapping[str, str], owner: str) -> dict[str, Any]:
+    """Return the values of texts. A misspelt name is an error, because its author would serve with
+    the default without noticing. Other unknown names only cause a warning, because another program
+    may read them."""
+    for name in texts:
+        if name in table or name in _FOREIGN_PARAMETERS:
+            continue
+        if find_near(name, table, _MIN_SIMILARITY):
+            _WORDING.refuse(name, table, owner)
+        _log.warning("%s %s is not known; known are %s", owner, quote(name), ", ".join(table))
+    own = {name: text for name, text in texts.items() if name in table}
+    return read_values(table, own, _WORDING, owner)
 
 
 RELOAD_PARAMETER = "poplar_supervisor.reload"
@@ -408,17 +378,16 @@ model."""
 _FOREIGN_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
 """Parameters that Triton's Python backend reads itself, or that are never read."""
 
-OWN_PARAMETERS = frozenset((*(each.name for each in fields(Parameters)), *_FOREIGN_PARAMETERS))
+OWN_PARAMETERS = frozenset((*PARAMETERS, *_FOREIGN_PARAMETERS))
 """Parameters that no other backend reads."""
 
 
-def describe_parameters(table: type[Parameters | BackendOptions] = Parameters) -> str:
+def describe_parameters(table: Mapping[str, Option] = PARAMETERS) -> str:
     """Return the table for the documentation."""
     rows = ["| name | value | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [
-        f"| `{p.name}` | {p.metadata['kind']} | {_describe_default(p.default)} | "
-        f"{p.metadata['help']} |"
-        for p in fields(table)
+        f"| `{name}` | {entry.kind.name} | {_describe_default(entry.default)} | {entry.help} |"
+        for name, entry in table.items()
     ]
     return "\n".join(rows)
 
@@ -447,9 +416,9 @@ class BackendState:
     ) -> None:
         environ = os.environ if environ is None else environ
         given = {
-            p.name: environ[variable]
-            for p in fields(BackendOptions)
-            if (variable := environment_variable(p.name)) in environ
+            name: environ[variable]
+            for name in BACKEND_OPTIONS
+            if (variable := environment_variable(name)) in environ
         }
         self.options: BackendOptions = parse_backend_options(
             {**given, **find_options(command_line)}

@@ -16,7 +16,7 @@ from sample_models import gather_model, linear_model, make_model
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
-from triton_poplar.parameters import BackendOptions, describe_parameters, parse_parameters
+from triton_poplar.parameters import BACKEND_OPTIONS, describe_parameters, parse_parameters
 from triton_poplar.request import Request
 from triton_poplar.sessions import open_session
 from triton_poplar.statistics import describe_metrics
@@ -506,7 +506,7 @@ def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
 
     docs = Path(__file__).parents[2] / "docs"
     assert describe_parameters() in (docs / "configuration.md").read_text()
-    assert describe_parameters(BackendOptions) in (docs / "configuration.md").read_text()
+    assert describe_parameters(BACKEND_OPTIONS) in (docs / "configuration.md").read_text()
     assert describe_metrics() in (docs / "metrics.md").read_text()
 
 
