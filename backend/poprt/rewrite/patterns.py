@@ -1,16 +1,14 @@
-"""Patterns of subgraphs, as expressions of operators over named tensors, and the rule that replaces
-what matches one.
+"""Patterns of subgraphs, as expressions of operators over named tensors.
 
     x = Var("x")
     GELU = Times(0.5, Once(Once(Op("Erf", Times(0.5**0.5, x))) + 1.0), x)
 
 When to use which:
 
-- `PatternRule`: a pass that replaces a fixed formula of several nodes. It has a pattern, a
-  condition and a replacement.
 - `NodeRule`: a pass that replaces single nodes, and looks at most at their neighbours.
-- `GraphRule`: a pass that walks a variable number of nodes, in both directions, or changes nodes in
-  place. It may search for patterns, too (`Pattern.find`).
+- `GraphRule`: a pass that looks at several nodes, in both directions, or changes nodes in place. It
+  searches for a pattern, if what it replaces is a fixed formula (`Pattern.find`).
+- `Pass`: a pass that looks at a whole model: its inputs and outputs, names, types, or versions.
 - `PatternMatcher` (`poprt.passes.pattern_helper`): search by path strings, for scripts of users.
 
 A pattern describes how a tensor is made, from its maker back to its sources. The operands of
@@ -24,13 +22,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-import onnx
-from onnxgraph import GraphEditor, GraphView, Tape, Value, attribute, is_operator
+from onnxgraph import GraphEditor, GraphView, attribute, is_operator
 from simipu.operators import operator_of
-
-from poprt.rewrite.rules import GraphRule
 
 _TOLERANCE = 1e-3
 """Relative tolerance of the number in a product: exporters round constants, some to half."""
@@ -309,32 +304,3 @@ def _iter_products(
 def _read(name: str, reader: _Factor, view: GraphView) -> _Factor:
     is_alone = reader.is_alone and isinstance(view, GraphEditor) and view.is_read_once(name)
     return _Factor(name, is_alone)
-
-
-class PatternRule(GraphRule):
-    """Base class of passes that replace a pattern, with the name of its result kept.
-
-    Subclasses define `pattern`, `op_types` (the operators that may be its last) and `build`, and
-    `fits` if the pattern does not say all.
-    """
-
-    pattern: ClassVar[Pattern]
-    prefix: ClassVar[str]
-    """Word in the names of the new nodes."""
-
-    def fits(self, found: Match, result: str) -> bool:
-        """Return whether a match may be replaced. `result` is the tensor of the whole pattern."""
-        del found, result
-        return True
-
-    def build(self, op: Tape, found: Match) -> Value:
-        """Write the nodes that replace a match and return their result."""
-        raise NotImplementedError
-
-    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
-        """Replace the first match that fits at its last node."""
-        for found in self.pattern.match(node.output[0], Match(view)):
-            if self.fits(found, node.output[0]):
-                op = view.start(node, self.prefix)
-                view.replace(node, op.finish(self.build(op, found), node.output))
-                return

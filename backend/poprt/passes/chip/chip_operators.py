@@ -15,7 +15,6 @@ from onnxgraph import (
     GraphEditor,
     NameScope,
     Tape,
-    Value,
     attribute,
     is_operator,
     iter_bodies,
@@ -25,7 +24,7 @@ from simipu import CompileError
 from simipu.operators import OPERATORS
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import Match, Once, Op, PatternRule, Var
+from poprt.rewrite.patterns import Once, Op, Var
 from poprt.rewrite.rules import GraphRule
 
 
@@ -110,23 +109,20 @@ class ReplaceWhere(_Renaming):
 
 
 @register("replace_consecutive_cast_with_notzero")
-class ReplaceCastsWithNotZero(PatternRule):
+class ReplaceCastsWithNotZero(GraphRule):
     """A Cast to bool and one back become NotZero: 1 where there is something, 0 where not."""
 
     op_types = frozenset(("Cast",))
-    pattern = Op("Cast", Once(Op("Cast", Var("source"), to=TensorProto.BOOL)))
-    prefix = "notzero"
 
-    def fits(self, found: Match, result: str) -> bool:
-        """Return whether the second Cast is to the first type."""
-        node = found.view.maker(result)
-        return node is not None and found.view.type(found["source"]) == attribute(node, "to")
-
-    def build(self, op: Tape, found: Match) -> Value:
-        """Add the chip's operator."""
-        return op.chip("NotZero", found["source"])
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Replace the Casts if the second is to the first type."""
+        match = _CAST_TO_BOOL_AND_ON.find(node.output[0], view)
+        if match is not None and view.type(match["source"]) == attribute(node, "to"):
+            op = view.start(node, "notzero")
+            view.replace(node, op.finish(op.chip("NotZero", match["source"]), node.output))
 
 
+_CAST_TO_BOOL_AND_ON = Op("Cast", Once(Op("Cast", Var("source"), to=TensorProto.BOOL)))
 _BEFORE, _AFTER = "before_", "after_"
 
 

@@ -12,11 +12,11 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import (
     CHIP_DOMAIN,
+    FLOAT_TYPES,
     LARGE,
     GraphEditor,
     GraphView,
     Tape,
-    Value,
     attribute,
     has_data,
     read_array,
@@ -25,7 +25,7 @@ from onnxgraph.expansions import TANH_CUBE, TANH_FACTOR
 from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import AnyOf, Match, Once, Op, Pattern, PatternRule, Times, Var
+from poprt.rewrite.patterns import AnyOf, Match, Once, Op, Pattern, Times, Var
 from poprt.rewrite.rules import GraphRule
 
 
@@ -42,23 +42,24 @@ _TANH_GELU = _write_out(
 _ERF_GELU = _write_out(Op("Erf", Times(math.sqrt(0.5), _X)))
 
 
-class _GeluPass(PatternRule):
+class _GeluPass(GraphRule):
     """Base class for both forms of GELU, written out or the standard's operator."""
 
     op_types = frozenset(("Div", "Gelu", "Mul"))
-    prefix = "gelu"
+    pattern: ClassVar[Pattern]
     attributes: ClassVar[dict[str, str]] = {}
     """Attributes of the chip's operator."""
 
-    def fits(self, found: Match, result: str) -> bool:
-        """Return whether the types and shapes are those that the chip's operator takes."""
-        view, shape = found.view, found.view.shape(result)
-        is_float = view.type(found["x"]) in (TensorProto.FLOAT, TensorProto.FLOAT16)
-        return is_float and shape is not None and shape == view.shape(found["x"])
-
-    def build(self, op: Tape, found: Match) -> Value:
-        """Add the chip's operator."""
-        return op.chip("Gelu", found["x"], **self.attributes)
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Replace the first match of the types and shapes that the chip's operator takes."""
+        shape = view.shape(node.output[0])
+        for match in self.pattern.match(node.output[0], Match(view)):
+            x = match["x"]
+            if view.type(x) in FLOAT_TYPES and shape is not None and shape == view.shape(x):
+                op = view.start(node, "gelu")
+                gelu = op.chip("Gelu", x, **self.attributes)
+                view.replace(node, op.finish(gelu, node.output))
+                return
 
 
 @register("gelu_pattern", stage=Stage.PATTERNS, default=True)

@@ -10,6 +10,7 @@ import onnx
 from onnx import AttributeProto, TensorProto
 from onnxgraph import (
     FLOAT_TYPES,
+    GraphEditor,
     GraphError,
     attribute,
     constant_of,
@@ -21,7 +22,6 @@ from onnxgraph import (
     iter_defined,
     iter_graphs,
     iter_nodes,
-    iter_shapes,
     keep_outputs,
     list_outputs_once,
     make_identity,
@@ -36,6 +36,7 @@ from simipu import CompileError
 
 from popef._tools.text import did_you_mean
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.weights import MAXIMUM_IR_VERSION
 
 MINIMUM_IR_VERSION = 8
@@ -232,36 +233,27 @@ def _are_indices(
 
 
 @register("remove_empty_concat_inputs", stage=Stage.FOLDING, default=True)
-class RemoveEmptyConcatInputs(Pass):
+class RemoveEmptyConcatInputs(GraphRule):
     """Drop the operands of a Concat that have nothing along its axis; a Concat of one operand
     becomes an Identity."""
 
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+    op_types = frozenset(("Concat",))
+
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Remove the empty operands. At least one operand stays, even if empty. Unknown shapes
         count as not empty."""
-        if any(node.op_type == "Concat" for node in iter_nodes(model.graph)):
-            inferred = infer_shapes(model).graph
-            for graph, known in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
-                for node in graph.node:
-                    if node.op_type == "Concat":
-                        _drop_empty(node, known)
-        return model
+        axis = attribute(node, "axis", 1)  # the default of opset 1
 
+        def is_empty(name: str) -> bool:
+            shape = view.shape(name)
+            return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
 
-def _drop_empty(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    axis = attribute(node, "axis", 1)  # the default of opset 1
-
-    def is_empty(name: str) -> bool:
-        shape = shapes.get(name)
-        return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
-
-    kept = [name for name in node.input if not is_empty(name)] or list(node.input[:1])
-    if len(kept) == len(node.input):
-        return
-    node.input[:] = kept
-    if len(kept) == 1:
-        node.op_type = "Identity"
-        del node.attribute[:]
+        operands = [name for name in node.input if not is_empty(name)] or list(node.input[:1])
+        if len(operands) < len(node.input):
+            view.set_inputs(node, operands)
+            if len(operands) == 1:
+                node.op_type = "Identity"
+                del node.attribute[:]
 
 
 @register("unique_name_for_nodes", stage=Stage.FOLDING, default=True)

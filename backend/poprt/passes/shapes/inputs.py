@@ -13,19 +13,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    GraphEditor,
     find_inputs,
-    find_opset,
     forget_values,
     infer_shapes,
-    iter_defined,
-    iter_graphs,
-    iter_nodes,
-    iter_shapes,
     replace_inputs,
     replace_outputs,
     set_attribute,
     set_shape,
-    take_name,
 )
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu import CompileError
@@ -37,6 +32,7 @@ from poprt.passes.shape_inference import infer_shapes as declare_shapes
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_shape
+from poprt.rewrite.rules import GraphRule
 
 _EXAMPLE_SIZE = 128
 """Size that an error suggests for a variable dimension other than the batch."""
@@ -251,33 +247,26 @@ class ShapeInference(Pass):
 
 
 @register("fill_squeeze_axes", stage=Stage.FOLDING, default=True)
-class FillSqueezeAxes(Pass):
+class FillSqueezeAxes(GraphRule):
     """Give a Squeeze that names no axes those that it drops, which the shape of its operand
     says."""
 
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+    op_types = frozenset(("Squeeze",))
+
+    def matches(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node is a Squeeze without axes."""
+        return super().matches(node) and not any(node.input[1:]) and not node.attribute
+
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Fill in the axes. A Squeeze that drops no axis does not change: without axes it means all
         of size 1."""
-        if not any(map(_lacks_axes, iter_nodes(model.graph))):
-            return model
-        version, taken = find_opset(model, AXES_ARE_INPUTS), set(iter_defined(model.graph))
-        inferred = infer_shapes(model).graph
-        for graph, shapes in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
-            for node in filter(_lacks_axes, graph.node):
-                axes = [i for i, size in enumerate(shapes.get(node.input[0], ())) if size == 1]
-                if axes and version < AXES_ARE_INPUTS:
-                    set_attribute(node, "axes", axes)
-                elif axes:
-                    name = take_name(f"{node.output[0]}/axes", taken)
-                    graph.initializer.append(
-                        numpy_helper.from_array(np.asarray(axes, np.int64), name)
-                    )
-                    node.input[:] = [node.input[0], name]
-        return model
-
-
-def _lacks_axes(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Squeeze" and not any(node.input[1:]) and not node.attribute
+        axes = [i for i, size in enumerate(view.shape(node.input[0]) or ()) if size == 1]
+        if axes and view.opset < AXES_ARE_INPUTS:
+            set_attribute(node, "axes", axes)
+        elif axes:
+            name = view.names.take(f"{node.output[0]}/axes")
+            view.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), name))
+            node.input[:] = [node.input[0], name]
 
 
 @register("forget_declared_shapes", stage=Stage.INTERFACE, is_ours=True)

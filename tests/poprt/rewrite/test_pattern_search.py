@@ -1,10 +1,9 @@
-"""Tests of the patterns in which passes describe formulas, and of the rule that replaces them."""
+"""Tests of the patterns in which passes describe formulas."""
 
-import onnx
 import pytest
 from onnx import TensorProto, parser
 from onnxgraph import GraphEditor, NameScope, infer_shapes
-from poprt.rewrite.patterns import AnyOf, Once, Op, PatternRule, Through, Times, Var
+from poprt.rewrite.patterns import AnyOf, Once, Op, Through, Times, Var
 
 X, Y = Var("x"), Var("y")
 
@@ -120,22 +119,3 @@ def test_a_search_in_long_products_ends():
         find(Times(3.0, X, X, X, X), " ".join(steps), result="a200", outputs="float[2] a200")
         is None
     )
-
-
-def test_a_rule_replaces_the_first_match_that_fits():
-    class Rule(PatternRule):
-        op_types = frozenset(("Add",))
-        pattern = Once(Op("Exp", X)) + Y
-        prefix = "sum"
-
-        def fits(self, found, result):
-            return found["y"] == "y" and result == "r"
-
-        def build(self, op, found):
-            return op.Sum(found["x"], found["y"])
-
-    changed = Rule().run(
-        parse("a = Exp(x) r = Add(y, a) b = Exp(x) s = Add(b, y)", outputs="float[2] r, float[2] s")
-    )
-    onnx.checker.check_model(changed, full_check=True)
-    assert [node.op_type for node in changed.graph.node] == ["Sum", "Exp", "Add"]
