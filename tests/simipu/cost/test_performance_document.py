@@ -23,7 +23,7 @@ from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.plan import PIECES_OF_A_ROW
 from simipu.operators.formulas.work import Work
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "ipu-performance.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "ipu-performance.md"
 TYPES = {
     "f32": TensorProto.FLOAT,
     "f16": TensorProto.FLOAT16,
