@@ -8,22 +8,21 @@ It has the options of `poprt`, the arguments of Converter and the fields of Comp
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from poprt import CompilerOptions, Converter
-from poprt.cli.entry import Option, Use
-from poprt.cli.option_table import OPTIONS
+from poprt import Converter
 from poprt.cli.parser import make_parser
-from poprt.options import RULES, Rule
+from poprt.option_entry import Option, Use
+from poprt.option_table import OPTIONS
+from poprt.options import COMPILER_OPTIONS, CompilerOption
 
 _TOLD_DEFAULT = re.compile(r" ?\(default: ((?:[^()]|\([^()]*\))*)\)")
 FILE = Path(__file__).with_name("poprt-options.md")
 HEAD = """\
-<!-- Written by `make docs` from backend/poprt/cli/option_table.py and backend/poprt/options.py; do not edit. -->
+<!-- Written by `make docs` from backend/poprt/option_table.py and backend/poprt/options.py; do not edit. -->
 
 # Options of poprt
 
@@ -112,16 +111,14 @@ def _converter_rows() -> Iterable[str]:
 
 
 def _compiler_rows() -> Iterable[str]:
-    for field in dataclasses.fields(CompilerOptions):
-        factory = field.default_factory
-        default = field.default if factory is dataclasses.MISSING else factory()
-        yield make_row(f"`{field.name}`", f"`{default!r}`", _describe_effect(RULES[field.name]))
+    for name, entry in COMPILER_OPTIONS.items():
+        yield make_row(f"`{name}`", f"`{entry.default!r}`", _describe_effect(entry))
 
 
-def _describe_effect(rule: Rule) -> str:
-    if rule.no_effect:
-        return f"none: {rule.no_effect}{': a warning' if rule.warned else ''}"
-    return "ours" if rule.ours else "yes"
+def _describe_effect(entry: CompilerOption) -> str:
+    if entry.no_effect:
+        return f"none: {entry.no_effect}{': a warning' if entry.warned else ''}"
+    return "ours" if entry.ours else "yes"
 
 
 def make_row(*cells: str) -> str:

@@ -1,18 +1,17 @@
 """ConverterOptions and CompilerOptions: the real tool's names, defaults and spellings.
 
-All facts about an option stand at its field: name, type, default, and how a value is read and
-checked. `poprt.cli.option_table` has the options of the command that set these fields.
+An option of a conversion is an entry of `option_table`, with the option of the command. An option
+of a compilation is a field here: name, type, default, and how a value is read and checked.
 """
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx
@@ -28,11 +27,19 @@ from simipu import (
 )
 from simipu.numerics import Numerics
 
-from popef._tools.text import did_you_mean, escape
-from poprt._names import IO_PRECISIONS, PRECISIONS
+from popef._tools.options import (
+    Kind,
+    MismatchError,
+    Option,
+    Settings,
+    Wording,
+    make_table,
+    option_field,
+    options_of,
+    quote,
+)
+from poprt.option_table import OPTIONS
 from poprt.passes.chip.transfers import IO_TILES
-from poprt.passes.packing.packed_transformer import PackArgs
-from poprt.passes.precision.eight_bits import Fp8Params
 
 _NUMERIC_SWITCHES = (
     "debug.nanOverflowException",
@@ -41,112 +48,34 @@ _NUMERIC_SWITCHES = (
 )
 """Engine options that change numeric results, or end a run because of them."""
 _MAX_INT32 = 2**31 - 1
+_MAX_INT64 = 2**63 - 1
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
-
-Names = Collection[str] | str | None
-"""Names as a text separated by commas, or as a collection."""
-
-
-def _find_note(hint: Any, default: Any) -> Any:
-    """Return what an annotation says of a field beside its type."""
-    return next(iter(getattr(hint, "__metadata__", ())), default)
+_NO_SCRIPT_OPTION = {"disable_progress_bar"}
+"""Arguments of Converter that it reads itself."""
 
 
-def _keep(value: Any) -> Any:
-    return value
+class ConverterOptions(Settings):
+    """Options of a conversion, by the names of Converter's arguments; `Converter` describes each.
 
-
-def _split(names: Names) -> list[str]:
-    """Return the user's names without blanks around them."""
-    listed = names.split(",") if isinstance(names, str) else names or ()
-    return [stripped for name in listed if (stripped := name.strip())]
-
-
-def _split_set(names: Names) -> frozenset[str]:
-    return frozenset(_split(names))
-
-
-def _list_groups(
-    groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None,
-) -> Sequence[Sequence[Any]]:
-    """Return groups of inputs as a list.
-
-    A dict has the groups by name, or as the pass's `merged_inputs`.
-    """
-    if isinstance(groups, Mapping):
-        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
-        return listed
-    return groups or ()
-
-
-def _copy(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(values or {})
-
-
-def _read_precision(given: str | None) -> str:
-    return given or "fp32"
-
-
-def _read_packing(given: Any) -> PackArgs | None:
-    return PackArgs.read(given) if given else None
-
-
-_NameList = Annotated[Sequence[str], _split]
-_NameSet = Annotated[Collection[str], _split_set]
-
-
-@dataclass(frozen=True, slots=True)
-class ConverterOptions:
-    """Options of a conversion; `Converter` describes each.
-
-    An argument of Converter may have more forms than the field. The function in the annotation
-    turns each of them into the field's.
+    An argument of Converter may have more forms than one. The kind of the option's entry turns each
+    of them into the form that is read here.
     """
 
-    input_shape: Annotated[Mapping[str, Sequence[int]], _copy] = field(default_factory=dict)
-    convert_version: int | None = None
-    precision: Annotated[str, _read_precision] = "fp32"
-    io_precision: str = "model"
-    checkpoints: _NameList = ()
-    eightbitsio: bool = False
-    fp16_skip_op_types: _NameSet = ()
-    fp16_skip_op_names: _NameSet = ()
-    skip_passes: _NameSet = ()
-    used_passes: _NameList = ()
-    check: bool = False
-    disable_fast_norm: bool = False
-    pack_args: Annotated[PackArgs | None, _read_packing] = None
-    fp8_params: Annotated[Fp8Params, Fp8Params.parse] = field(default_factory=Fp8Params)
-    fp8_skip_op_names: _NameSet = ()
-    quantize: bool = False
-    enable_insert_remap: bool = False
-    remap_mode: _NameList = ("after_matmul",)
-    enable_erf_gelu: bool = False
-    serialize_matmul: Mapping[str, str] | None = None
-    serialize_matmul_add: Mapping[str, str] | None = None
-    merge_matmul: str | None = None
-    merge_matmul_add: str | None = None
-    merge_moe: str | None = None
-    max_tensor_size: int = -1
-    infer_shape_ahead: bool = False
-    enable_avoid_overflow_patterns: bool = False
-    batch_size: int | None = None
-    batch_axis: int | None = None
-    remove_outputs: _NameSet = ()
-    fold_periodic_initializer: bool = False
-    enable_compress_pattern: bool = False
-    merge_if_with_same_cond: bool = False
-    apply_hcsr: Annotated[Sequence[Sequence[Any]], _list_groups] = ()
-    """Groups of inputs: type, shape, and the number of inputs if given."""
-    fix_inputs: Annotated[Mapping[str, Any], _copy] = field(default_factory=dict)
-    origin_model: onnx.ModelProto | None = None
-    """Source model, for passes that compare with it; the pipeline sets it."""
+    WORDING: ClassVar = Wording(
+        CompileError, "{name}{why}", TypeError, "Converter has no argument {quoted}{hint}"
+    )
+    OPTIONS: ClassVar = make_table(
+        *(
+            entry.make_argument()
+            for entry in OPTIONS.values()
+            if entry.argument and entry.argument not in _NO_SCRIPT_OPTION
+        ),
+        Option("origin_model", "source model, for passes that compare with it"),
+    )
 
-    def __post_init__(self) -> None:
-        for name, supported in (("precision", PRECISIONS), ("io_precision", IO_PRECISIONS)):
-            if (found := getattr(self, name)) not in supported:
-                raise CompileError(f"{name}: expected {', '.join(supported)}, found {found!r}")
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         if self.quantize and not self.precision.startswith("fp8"):
             raise CompileError(
                 "quantize prepares a model for 8 bits: expected precision fp8 or fp8_weight, "
@@ -157,16 +86,7 @@ class ConverterOptions:
     def from_arguments(cls, arguments: Mapping[str, Any]) -> ConverterOptions:
         """Return the options that arguments of Converter set, in any form that it accepts. Other
         names are ignored. Raise CompileError for a value of another type."""
-        found = {}
-        for name in _READERS.keys() & arguments.keys():
-            value = arguments[name]
-            try:
-                found[name] = _READERS[name](value)
-            except (TypeError, AttributeError) as error:
-                raise CompileError(
-                    f"{name}: {type(value).__name__} {_quote(value)} cannot be used: {error}"
-                ) from error
-        return cls(**found)
+        return cls(**{name: arguments[name] for name in cls.OPTIONS if name in arguments})
 
     @property
     def widens(self) -> bool:
@@ -182,21 +102,9 @@ class ConverterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Facts about a field of CompilerOptions beside its name, type and default."""
+class CompilerOption(Option):
+    """Facts about a field of CompilerOptions."""
 
-    minimum: float | None = None
-    maximum: float | None = None
-    """Smallest and largest value of a number."""
-    choices: tuple[Any, ...] = ()
-    """Supported values, if other values would change what the program does. Other values are
-    rejected rather than ignored."""
-    entries: tuple[type, ...] = ()
-    """Types of the values in a dict, the one that errors name first."""
-    convert: Callable[[Any], Any] | None = None
-    """Conversion of a value from other types, before it is checked."""
-    check: Callable[[Any], Any] | None = None
-    """Further check, which returns the value; it raises CompileError."""
     recorded: bool = True
     """Whether an executable records the option: whether it affects the program."""
     no_effect: str = ""
@@ -208,39 +116,120 @@ class Rule:
     """Whether the real tool lacks the option."""
 
 
-def _check_chip(name: str) -> str:
+def _plain(kind: type, convert: Callable[[Any], Any] | None = None) -> Kind:
+    """Return the kind of the values of a type, and of those that `convert` turns into it."""
+    expected = f"{'an' if kind is int else 'a'} {kind.__name__}"
+
+    def read(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if convert is not None:
+            value = convert(value)
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise MismatchError(expected, value)
+        return value
+
+    return Kind(kind.__name__, read)
+
+
+_BOOL = _plain(bool, lambda value: bool(value) if value in (0, 1) else value)
+_TEXT, _INT = _plain(str), _plain(int)
+_FLOAT = _plain(
+    float,
+    lambda value: float(value) if type(value) is int and abs(value) <= _MAX_INT64 else value,
+)
+_LIST = _plain(list, lambda value: list(value) if isinstance(value, tuple) else value)
+
+
+def _within(least: float, most: float, kind: Kind = _INT) -> Kind:
+    """Return the kind of numbers within bounds, both included."""
+
+    def read(value: Any) -> Any:
+        number = kind.read(value)
+        if not least <= number <= most:
+            raise MismatchError(f"{least} to {most}", number)
+        return number
+
+    return Kind(kind.name, read)
+
+
+def _unsupported(value: Any, supported: str) -> MismatchError:
+    """Return the error of a value that would change what the program does. Such values are rejected
+    rather than ignored."""
+    return MismatchError(text=f"={quote(value)} is not supported; supported: {supported}")
+
+
+def _word(*words: str) -> Kind:
+    """Return the kind of some words."""
+
+    def read(value: Any) -> Any:
+        if _TEXT.read(value) not in words:
+            raise _unsupported(value, ", ".join(map(repr, words)))
+        return value
+
+    return Kind("str", read)
+
+
+def _by_name(*kinds: type, convert: Callable[[Any], Any] | None = None) -> Kind:
+    """Return the kind of dicts from texts to values of one of these types."""
+    mapping = _plain(dict, convert)
+
+    def read(value: Any) -> Any:
+        values = mapping.read(value)
+        if not all(isinstance(k, str) and isinstance(v, kinds) for k, v in values.items()):
+            raise MismatchError(f"a {kinds[0].__name__} for each name", values)
+        return values
+
+    return Kind("dict", read)
+
+
+def _read_chip(value: Any) -> Any:
+    name = _TEXT.read(value)
     try:
         return find_target(name).given_name if name else name
     except LoadError as error:
-        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: "
-        raise CompileError(text + known_chips()) from error
+        raise _unsupported(name, known_chips()) from error
 
 
-def _check_shares(shares: list[Any]) -> list[Any]:
+def _read_shares(value: Any) -> Any:
+    shares = _LIST.read(value)
     if not all(isinstance(share, (int, float)) and 0 < share < 1 for share in shares):
-        raise CompileError(
-            "compiler option virtual_graph_split_ratios: expected numbers in (0, 1), found "
-            f"{_quote(shares)}"
-        )
+        raise MismatchError("numbers in (0, 1)", shares)
     return shares
+
+
+def _read_function(value: Any) -> Any:
+    if not (value is None or callable(value)):
+        raise MismatchError("a function", value)
+    return value
 
 
 def _encode(blobs: Any) -> Any:
     if not isinstance(blobs, dict):
         return blobs
-    return {key: each.encode() if isinstance(each, str) else each for key, each in blobs.items()}
+    return {
+        name: content.encode() if isinstance(content, str) else content
+        for name, content in blobs.items()
+    }
 
 
-_CODE = Rule(no_effect="steers the real compiler's code; recorded in the executable, not modelled")
-_SCHEDULER = replace(_CODE, no_effect=_CODE.no_effect.replace("code", "scheduler"))
-_IR = Rule(no_effect="the IR that PopART writes is not public", warned=True, recorded=False)
-_LIBRARIES = Rule(
-    no_effect="PopART's patterns and transforms are libraries of its own, which cannot be loaded "
-    "here",
-    warned=True,
-)
-_UNRECORDED = Rule(recorded=False)
-_OURS = Rule(ours=True)
+def _option(kind: Kind, default: Any, **facts: Any) -> Any:
+    """Return the field of an option of CompilerOptions."""
+    return option_field(kind, default, make=CompilerOption, **facts)
+
+
+_CODE = "steers the real compiler's code; recorded in the executable, not modelled"
+_SCHEDULER = _CODE.replace("code", "scheduler")
+_IR: dict[str, Any] = {
+    "no_effect": "the IR that PopART writes is not public",
+    "warned": True,
+    "recorded": False,
+}
+_LIBRARIES: dict[str, Any] = {
+    "no_effect": "PopART's patterns and transforms are libraries of its own, which cannot be "
+    "loaded here",
+    "warned": True,
+}
 
 
 @dataclass(slots=True)
@@ -248,9 +237,9 @@ class CompilerOptions:
     """Options of a compilation: the real tool's options with its defaults, checked when they are
     assigned.
 
-    Options that only affect the real compiler (`Rule.no_effect`) are recorded in the executable and
-    change nothing else here. Several IPUs, pipelining and I/O tiles change the modelled time and
-    memory, never the results.
+    Options that only affect the real compiler (`CompilerOption.no_effect`) are recorded in the
+    executable and change nothing else here. Several IPUs, pipelining and I/O tiles change the
+    modelled time and memory, never the results.
 
     Args:
         num_ipus: number of IPUs to distribute the model over.
@@ -315,70 +304,68 @@ class CompilerOptions:
         (('num_ipus', '2'), ('partials_type', 'float'))
     """
 
-    num_ipus: Annotated[int, Rule(minimum=1, maximum=MAX_IPUS)] = 1
-    ipu_version: Annotated[str, Rule(check=_check_chip)] = ""
-    batches_per_step: Annotated[int, Rule(minimum=1, maximum=_MAX_INT32)] = 1
-    partials_type: Annotated[str, Rule(choices=("half", "float"))] = "half"
-    available_memory_proportion: Annotated[float, Rule(minimum=0, maximum=1)] = 0.6
-    num_io_tiles: Annotated[int, Rule(minimum=0, maximum=MAX_TILES_PER_IPU)] = 0
-    enable_model_fusion: bool = False
-    enable_prefetch_datastreams: Annotated[bool, _CODE] = True
-    stream_buffering_depth: Annotated[int, Rule(minimum=1, maximum=_MAX_INT32)] = 1
-    enable_pad_conv_channel: Annotated[bool, _CODE] = False
-    serialize_ir: Annotated[bool, _IR] = False
-    serialized_ir_dest: Annotated[str, _IR] = ""
-    enable_gather_simplifier: Annotated[bool, _CODE] = True
-    engine_options: Annotated[dict[str, str], Rule(entries=(str,))] = field(default_factory=dict)
-    show_compilation_progress_bar: Annotated[bool, _UNRECORDED] = True
-    compilation_progress_logger: Annotated[Callable[[int, int], Any] | None, _UNRECORDED] = None
-    """Callback that receives the progress of the compiler and its total, which is 100."""
-    custom_patterns: Annotated[list[str], _LIBRARIES] = field(default_factory=list)
-    custom_transform_applier_settings: Annotated[
-        dict[str, list[str]], replace(_LIBRARIES, entries=(list, tuple))
-    ] = field(default_factory=dict)
-    opaque_blobs: Annotated[
-        dict[str, bytes], Rule(entries=(bytes,), convert=_encode, recorded=False)
-    ] = field(default_factory=dict)
-    """Blobs that are written next to the executable. Texts are encoded as UTF-8."""
-    use_128bit_conv_unit_load: bool = False
-    enable_multi_stage_reduce: Annotated[bool, _CODE] = True
-    enable_fast_reduce: Annotated[bool, _CODE] = False
-    enable_outlining: bool = True
-    group_host_sync: Annotated[bool, _CODE] = False
-    rearrange_streams_on_host: Annotated[bool, _CODE] = False
-    rearrange_anchors_on_host: Annotated[bool, _CODE] = True
-    outline_threshold: Annotated[float, _CODE] = 1.0
-    enable_non_stable_softmax: Annotated[bool, _CODE] = False
-    enable_pipelining: bool = False
-    enable_engine_caching: Annotated[bool, _UNRECORDED] = False
-    """Keep compiled executables as `cache_path`/HASH.popef and reuse them."""
-    cache_path: Annotated[str, _UNRECORDED] = ""
-    constant_weights: bool = True
-    subgraph_copying_strategy: Annotated[int, replace(_CODE, minimum=0, maximum=1)] = 0
-    """0 and 1 are PopART's OnEnterAndExit and JustInTime."""
-    virtual_graph_mode: Annotated[str, Rule(choices=("off", "auto", "manual"))] = "off"
-    virtual_graph_split_ratios: Annotated[list[float], Rule(check=_check_shares)] = field(
-        default_factory=list
+    num_ipus: int = _option(_within(1, MAX_IPUS), 1)
+    ipu_version: str = _option(Kind("str", _read_chip), "")
+    batches_per_step: int = _option(_within(1, _MAX_INT32), 1)
+    partials_type: str = _option(_word("half", "float"), "half")
+    available_memory_proportion: float = _option(_within(0, 1, _FLOAT), 0.6)
+    num_io_tiles: int = _option(_within(0, MAX_TILES_PER_IPU), 0)
+    enable_model_fusion: bool = _option(_BOOL, False)
+    enable_prefetch_datastreams: bool = _option(_BOOL, True, no_effect=_CODE)
+    stream_buffering_depth: int = _option(_within(1, _MAX_INT32), 1)
+    enable_pad_conv_channel: bool = _option(_BOOL, False, no_effect=_CODE)
+    serialize_ir: bool = _option(_BOOL, False, **_IR)
+    serialized_ir_dest: str = _option(_TEXT, "", **_IR)
+    enable_gather_simplifier: bool = _option(_BOOL, True, no_effect=_CODE)
+    engine_options: dict[str, str] = _option(_by_name(str), {})
+    show_compilation_progress_bar: bool = _option(_BOOL, True, recorded=False)
+    compilation_progress_logger: Callable[[int, int], Any] | None = _option(
+        Kind("function", _read_function), None, recorded=False
     )
-    time_limit_scheduler: Annotated[float, _SCHEDULER] = 1e9
-    swap_limit_scheduler: Annotated[float, _SCHEDULER] = 1e9
-    transitive_closure_optimization_threshold: Annotated[int, _SCHEDULER] = 100_000
-    create_host_transferable_tensor_with_offset: Annotated[bool, _CODE] = False
-    enable_efficient_overlap_io_topo_cons: Annotated[bool, _CODE] = False
-    allow_out_of_memory: Annotated[bool, _OURS] = False
+    """Callback that receives the progress of the compiler and its total, which is 100."""
+    custom_patterns: list[str] = _option(_LIST, [], **_LIBRARIES)
+    custom_transform_applier_settings: dict[str, list[str]] = _option(
+        _by_name(list, tuple), {}, **_LIBRARIES
+    )
+    opaque_blobs: dict[str, bytes] = _option(_by_name(bytes, convert=_encode), {}, recorded=False)
+    """Blobs that are written next to the executable. Texts are encoded as UTF-8."""
+    use_128bit_conv_unit_load: bool = _option(_BOOL, False)
+    enable_multi_stage_reduce: bool = _option(_BOOL, True, no_effect=_CODE)
+    enable_fast_reduce: bool = _option(_BOOL, False, no_effect=_CODE)
+    enable_outlining: bool = _option(_BOOL, True)
+    group_host_sync: bool = _option(_BOOL, False, no_effect=_CODE)
+    rearrange_streams_on_host: bool = _option(_BOOL, False, no_effect=_CODE)
+    rearrange_anchors_on_host: bool = _option(_BOOL, True, no_effect=_CODE)
+    outline_threshold: float = _option(_FLOAT, 1.0, no_effect=_CODE)
+    enable_non_stable_softmax: bool = _option(_BOOL, False, no_effect=_CODE)
+    enable_pipelining: bool = _option(_BOOL, False)
+    enable_engine_caching: bool = _option(_BOOL, False, recorded=False)
+    """Keep compiled executables as `cache_path`/HASH.popef and reuse them."""
+    cache_path: str = _option(_TEXT, "", recorded=False)
+    constant_weights: bool = _option(_BOOL, True)
+    subgraph_copying_strategy: int = _option(_within(0, 1), 0, no_effect=_CODE)
+    """0 and 1 are PopART's OnEnterAndExit and JustInTime."""
+    virtual_graph_mode: str = _option(_word("off", "auto", "manual"), "off")
+    virtual_graph_split_ratios: list[float] = _option(Kind("list", _read_shares), [])
+    time_limit_scheduler: float = _option(_FLOAT, 1e9, no_effect=_SCHEDULER)
+    swap_limit_scheduler: float = _option(_FLOAT, 1e9, no_effect=_SCHEDULER)
+    transitive_closure_optimization_threshold: int = _option(_INT, 100_000, no_effect=_SCHEDULER)
+    create_host_transferable_tensor_with_offset: bool = _option(_BOOL, False, no_effect=_CODE)
+    enable_efficient_overlap_io_topo_cons: bool = _option(_BOOL, False, no_effect=_CODE)
+    allow_out_of_memory: bool = _option(_BOOL, False, ours=True)
     """Compile models that are estimated not to fit into a tile's memory (Poplar's
     debug.allowOutOfMemory; the name is ours)."""
-    only_ipu_operators: Annotated[bool, _OURS] = False
+    only_ipu_operators: bool = _option(_BOOL, False, ours=True)
     """Reject operators that the IPU's compiler lacks; by default they only cause a warning (the
     option is ours)."""
-    skip_dry_run: Annotated[bool, Rule(recorded=False, ours=True)] = False
+    skip_dry_run: bool = _option(_BOOL, False, recorded=False, ours=True)
     """Compile without the dry run, which loads the executable and runs it once (ours)."""
 
     if not TYPE_CHECKING:  # type checkers would take every name for an attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            if name in _KINDS:
-                value = _check(name, value)
+            if name in COMPILER_OPTIONS:
+                value = _WORDING.read(COMPILER_OPTIONS[name], value)
             object.__setattr__(self, name, value)
 
     def check(self) -> None:
@@ -388,22 +375,22 @@ class CompilerOptions:
             CompileError: for options that do not go together, or that were changed in place to
                 invalid values.
         """
-        for name in _KINDS:
+        for name in COMPILER_OPTIONS:
             setattr(self, name, getattr(self, name))
         ratios = self.virtual_graph_split_ratios
         if ratios and (len(ratios) != self.num_ipus or abs(sum(ratios) - 1) > _ROUNDING):
             raise CompileError(
                 "compiler option virtual_graph_split_ratios: expected one share for each of the "
-                f"num_ipus={self.num_ipus} with the sum 1, found {_quote(ratios)}"
+                f"num_ipus={self.num_ipus} with the sum 1, found {quote(ratios)}"
             )
         if self.enable_engine_caching and not self.cache_path:
             raise CompileError(
                 "compiler option enable_engine_caching requires cache_path, a folder"
             )
-        for name, rule in RULES.items():
-            if rule.warned and getattr(self, name):
+        for name, entry in COMPILER_OPTIONS.items():
+            if entry.warned and getattr(self, name):
                 logging.getLogger("poprt").warning(
-                    "compiler option %s changes nothing: %s", name, rule.no_effect
+                    "compiler option %s changes nothing: %s", name, entry.no_effect
                 )
 
     @classmethod
@@ -419,14 +406,9 @@ class CompilerOptions:
         Raises:
             CompileError: for an unknown name, or a value that an option cannot have.
         """
-        known = {entry.name: entry for entry in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise CompileError(
-                f"compiler option {unknown[0]!r} is not known{did_you_mean(unknown[0], known)}; "
-                "`help(poprt.CompilerOptions)` prints the known ones"
-            )
-        options = cls(**{name: _read(name, value) for name, value in values.items()})
+        for name in sorted(set(values) - set(COMPILER_OPTIONS)):
+            _WORDING.refuse(name, COMPILER_OPTIONS)
+        options = cls(**{name: _read_text(name, value) for name, value in values.items()})
         options.check()
         return options
 
@@ -468,8 +450,8 @@ class CompilerOptions:
         defaults = CompilerOptions()
         changed = {
             name: str(getattr(self, name))
-            for name in sorted(_KINDS)
-            if RULES[name].recorded and getattr(self, name) != getattr(defaults, name)
+            for name, entry in sorted(COMPILER_OPTIONS.items())
+            if entry.recorded and getattr(self, name) != getattr(defaults, name)
         }
         if self.ipu_version:
             changed["ipu_version"] = self.target().name
@@ -488,105 +470,32 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     if not re.fullmatch("[0-9]{1,4}", written):
         raise CompileError(
             f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
-            f"{MAX_TILES_PER_IPU}, found {_quote(written)}"
+            f"{MAX_TILES_PER_IPU}, found {quote(written)}"
         )
     return replace(options, num_io_tiles=int(written))
 
 
-def _find_kind(entry: dataclasses.Field[Any]) -> type:
-    factory = entry.default_factory
-    return type(entry.default if factory is dataclasses.MISSING else factory())
+COMPILER_OPTIONS: Mapping[str, CompilerOption] = options_of(CompilerOptions)
+"""Options of a compilation by name."""
+_WORDING = Wording(
+    CompileError,
+    "compiler option {name}{why}",
+    CompileError,
+    "compiler option {name!r} is not known{hint}; `help(poprt.CompilerOptions)` prints the known "
+    "ones",
+)
 
 
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    name: _find_note(hint, _keep)
-    for name, hint in get_type_hints(ConverterOptions, include_extras=True).items()
-}
-"""Function that reads each of Converter's arguments."""
-_KINDS: dict[str, type] = {
-    entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)
-}
-"""Type of each option, which is the type of its default; the type of None stands for functions."""
-RULES: Mapping[str, Rule] = {
-    name: _find_note(hint, Rule())
-    for name, hint in get_type_hints(CompilerOptions, include_extras=True).items()
-}
-"""Rule of each option."""
-
-
-def _read(name: str, value: Any) -> Any:
-    """Return the value that a text stands for, unless the option is a text itself."""
-    kind = _KINDS[name]
+def _read_text(name: str, value: Any) -> Any:
+    """Return the value that a text stands for, unless the option is a text itself. A text that
+    stands for nothing is no value of the option, which its kind says."""
+    kind = type(COMPILER_OPTIONS[name].default)
     if not isinstance(value, str) or kind is str:
         return value
     if kind is list and not value.startswith("["):
-        return [part for each in value.split(",") if (part := each.strip())]
+        return [stripped for part in value.split(",") if (stripped := part.strip())]
     text = value.capitalize() if value.lower() in ("true", "false") else value
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise _mismatch(name, value) from None
-
-
-def _check(name: str, value: Any) -> Any:
-    """Return the value converted to the option's type.
-
-    Raises CompileError for a value that the option cannot have.
-    """
-    rule, kind = RULES[name], _KINDS[name]
-    value = _convert(name, value)
-    fits = value is None or callable(value) if kind is type(None) else isinstance(value, kind)
-    if not fits or (kind is not bool and isinstance(value, bool)):
-        raise _mismatch(name, value)
-    if rule.choices and value not in rule.choices:
-        supported = ", ".join(map(repr, rule.choices))
-        raise CompileError(
-            f"compiler option {name}={_quote(value)} is not supported; supported: {supported}"
-        )
-    if (
-        rule.minimum is not None
-        and rule.maximum is not None
-        and not rule.minimum <= value <= rule.maximum
-    ):
-        raise CompileError(
-            f"compiler option {name}: expected {rule.minimum} to {rule.maximum}, found "
-            f"{_quote(value)}"
-        )
-    if rule.entries and not all(
-        isinstance(k, str) and isinstance(v, rule.entries) for k, v in value.items()
-    ):
-        raise CompileError(
-            f"compiler option {name}: expected a {rule.entries[0].__name__} for each name, found "
-            f"{_quote(value)}"
-        )
-    return value if rule.check is None else rule.check(value)
-
-
-def _convert(name: str, value: Any) -> Any:
-    """Return the value converted to the option's type, if it has a compatible other type."""
-    kind = _KINDS[name]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if kind is bool and value in (0, 1):
-        return bool(value)
-    if kind is float and type(value) is int and abs(value) < 2**63:
-        return float(value)
-    if kind is list and isinstance(value, tuple):
-        return list(value)
-    convert = RULES[name].convert
-    return value if convert is None else convert(value)
-
-
-def _mismatch(name: str, value: Any) -> CompileError:
-    kind = "function" if _KINDS[name] is type(None) else _KINDS[name].__name__
-    return CompileError(
-        f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found "
-        f"{_quote(value)}"
-    )
-
-
-def _quote(value: Any) -> str:
-    try:
-        return escape(repr(value), 200)
-    except ValueError:  # Python does not print numbers with thousands of digits
-        return "a number that is too long to be written"
+        return value

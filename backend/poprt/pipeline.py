@@ -13,7 +13,7 @@ A graph has four states. Passes turn each into the next; nothing else rewrites a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import find_opset, infer_shapes
@@ -238,6 +238,7 @@ def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptio
     if version is None and narrow and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
         version = OLDEST_OPSET
     origin = model if options.check else None
-    return replace(
-        options, precision=precision, convert_version=version, origin_model=origin, quantize=False
+    settled: ConverterOptions = options.copy(
+        precision=precision, convert_version=version, origin_model=origin, quantize=False
     )
+    return settled

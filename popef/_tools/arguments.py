@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from ..errors import PopefError, UnsupportedError
+from .options import read_integer
 from .paths import Kind, check_input, check_output
 from .text import did_you_mean, escape, find_near, shorten_words
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
-"""Whole number; more digits are beyond every bound, and Python does not read 5,000 of them."""
 _MAX_QUOTED = 100
 """Maximum characters of a wrong value in an error."""
 # Values of shtab's FILE and DIRECTORY.
@@ -296,12 +294,6 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
         return value
 
     return read
-
-
-def read_integer(text: str) -> int | None:
-    """Return a whole number in ASCII digits, or None; `int` reads 1_000 and the digits of other
-    scripts, too."""
-    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 count, positive = whole_number(0), whole_number(1)

@@ -10,6 +10,7 @@ whose options they are. A table is used in one of three forms: `read_values` rea
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass
@@ -20,6 +21,8 @@ from .text import escape, find_near
 
 _MAX_QUOTED: Final = 200
 """Maximum number of characters of a value in an error."""
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+"""Whole number; more digits are beyond every bound, and Python does not read 5,000 of them."""
 
 
 class _Unset(Enum):
@@ -84,17 +87,21 @@ def instance(kind: type | tuple[type, ...], *others: type, name: str = "") -> Ki
     return Kind(shown, read)
 
 
+def read_integer(text: str) -> int | None:
+    """Return a whole number in ASCII digits, or None; `int` reads 1_000 and the digits of other
+    scripts, too."""
+    return int(text) if _INTEGER.fullmatch(text.strip()) else None
+
+
 def whole_number(least: int, most: int) -> Kind:
     """Return the kind of texts of a whole number within bounds, both included."""
     expected = f"a whole number from {least} to {most}"
 
     def read(text: str) -> int:
-        digits = text.strip().removeprefix("-")
-        # Check the length first, because int() rejects thousands of digits with another error.
-        fits = digits.isascii() and digits.isdecimal() and len(digits.lstrip("0")) <= len(str(most))
-        if not fits or not least <= int(text) <= most:
+        value = read_integer(text)
+        if value is None or not least <= value <= most:
             raise MismatchError(expected)
-        return int(text)
+        return value
 
     return Kind(expected, read)
 
@@ -194,8 +201,8 @@ class Option:
     name: str
     help: str = ""
     """What it means."""
-    kind: Kind = Kind("")
     _: KW_ONLY
+    kind: Kind = Kind("")
     default: Any = None
     effect: str = ""
     """What it changes in this implementation, where the table tells this; "" if it is accepted
@@ -257,15 +264,18 @@ def read_values(
     return {name: wording.read(options[name], value, owner) for name, value in values.items()}
 
 
-def option_field(kind: Kind, default: Any, help: str = "", **facts: Any) -> Any:
-    """Return the field of a dataclass that is an option. `facts` are those of Option."""
-    entry = Option("", help, kind, default=default, **facts)
-    return dataclasses.field(
-        default_factory=lambda: _copy(entry.default), metadata={"option": entry}
-    )
+def option_field(
+    kind: Kind, default: Any, help: str = "", make: type[Option] = Option, **facts: Any
+) -> Any:
+    """Return the field of a dataclass that is an option, of the class `make` with its `facts`."""
+    entry = make("", help, kind=kind, default=default, **facts)
+    first: dict[str, Any] = {"default": default}
+    if isinstance(default, (list, dict)):
+        first = {"default_factory": lambda: _copy(default)}
+    return dataclasses.field(metadata={"option": entry}, **first)
 
 
-def options_of(record: Any) -> dict[str, Option]:
+def options_of(record: Any) -> dict[str, Any]:
     """Return the options that are fields of a dataclass, by name."""
     return make_table(
         *(
@@ -351,11 +361,14 @@ class Settings:
             if value != self.OPTIONS[name].make_default()
         }
 
-    def copy(self) -> Any:
-        """Return an independent copy; lists, dicts and settings within are copied too."""
+    def copy(self, **changes: Any) -> Any:
+        """Return an independent copy with changes; lists, dicts and settings within are copied
+        too."""
         made = type(self).__new__(type(self))
         values = {name: _copy(value) for name, value in self._values.items()}
         made.__dict__.update(self.__dict__, _values=values)
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
     def __copy__(self) -> Any:

@@ -1,10 +1,14 @@
 """Tests of the compiler's options: which values they accept, from each source."""
 
 import dataclasses
+import inspect
+import re
 
 import numpy as np
 import pytest
 from poprt import Compiler, CompilerOptions, Converter, options
+from poprt.option_entry import Use
+from poprt.option_table import OPTIONS
 from simipu import CompileError, OutOfMemoryError
 
 
@@ -90,7 +94,7 @@ enable_efficient_overlap_io_topo_cons""".split()
 
 
 def test_every_field_of_the_real_tool_is_there_and_the_others_are_ours():
-    ours = {name for name, rule in options.RULES.items() if rule.ours}
+    ours = {name for name, entry in options.COMPILER_OPTIONS.items() if entry.ours}
     assert ours == {"allow_out_of_memory", "only_ipu_operators", "skip_dry_run"}
     assert {entry.name for entry in dataclasses.fields(CompilerOptions)} == {*REAL, *ours}
 
@@ -144,3 +148,23 @@ def test_an_executable_records_what_says_something_of_the_program():
 def test_errors_of_the_compiler_are_runtime_errors():
     assert issubclass(CompileError, RuntimeError)
     assert issubclass(OutOfMemoryError, RuntimeError)
+
+
+def read_documented(kind):
+    """Return the texts of a docstring's section Args, by argument."""
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(kind), re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def test_the_documentation_of_a_field_says_what_its_entry_says():
+    documented = read_documented(CompilerOptions)
+    for name, entry in options.COMPILER_OPTIONS.items():
+        assert documented[name].startswith("no effect") == bool(entry.no_effect), name
+        assert documented[name].endswith("; a warning.") == entry.warned, name
+        assert bool(re.search(r"\bours\b", documented[name])) == entry.ours, name
+    documented = read_documented(Converter)
+    for entry in OPTIONS.values():
+        if entry.argument:
+            text = documented[entry.argument]
+            assert text.startswith("unsupported") == bool(entry.refused), entry.name
+            assert bool(re.search(r"\bours\b", text)) == (Use.OURS in entry.use), entry.name

@@ -16,9 +16,9 @@ from popef._tools.console import UsageError, print_line, run
 from popef._tools.lazy import importing
 from popef._tools.paths import check_input
 from poprt._names import QUANTISED_PRECISIONS
-from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding
 from poprt.cli.supervision import supervised
+from poprt.option_table import OPTIONS
 from poprt.terminal import configure_logging
 
 _TF2ONNX = "tf2onnx"

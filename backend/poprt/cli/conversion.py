@@ -22,8 +22,6 @@ from simipu.rows import find_noted_dependence
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line
 from popef._tools.staging import Staging
-from poprt.cli.entry import read_compiler_fields, read_converter_arguments
-from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_tf2onnx_parser
 from poprt.comparing import OWN_DATA, read_calibration_data
 from poprt.compile.compiler import Compiler, check_weights
@@ -33,6 +31,8 @@ from poprt.compile.executable import Executable
 from poprt.compile.steps import cost_options
 from poprt.frontend import Frontend, get_frontend
 from poprt.frontend.extensions import load_extensions
+from poprt.option_entry import read_compiler_fields, read_converter_arguments
+from poprt.option_table import OPTIONS
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.shapes.inputs import OPEN_SIZE, has_fixed_batch

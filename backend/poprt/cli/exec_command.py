@@ -27,8 +27,8 @@ from popef._tools.arguments import Parser, count, whole_number
 from popef._tools.arrays import Array
 from popef._tools.console import Progress, print_line, run
 from popef._tools.text import did_you_mean, name_some
-from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.compile.executable import Executable
+from poprt.option_entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.runtime import (
     DataDesc,
     HostConcatRunner,

@@ -17,8 +17,8 @@ from popef._tools.console import UsageError
 from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import did_you_mean, escape
 from poprt._names import MAX_MODELS
-from poprt.cli.entry import FLAG, Form, Option, Takes
-from poprt.cli.option_table import OPTIONS
+from poprt.option_entry import FLAG, Form, Option, Takes
+from poprt.option_table import OPTIONS
 
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir "

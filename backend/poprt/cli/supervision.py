@@ -14,10 +14,8 @@ from contextlib import contextmanager
 
 from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 
-from popef._tools.arguments import positive
 from popef._tools.child import ChildProcess, fork_child
 from popef._tools.memory import spare_memory_bytes
-from poprt.cli.entry import Form, Option, Takes, Use
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -26,22 +24,6 @@ _END_SECONDS = 5.0
 _NEARLY = 0.5
 """Share of the memory limit: a process that fails after using more is assumed to have run out of
 memory."""
-LIMITS = (
-    Option(
-        "time_limit",
-        "end the work when it takes longer (default: %(default)s)",
-        Takes(Form.VALUE, "SECONDS", positive),
-        Use.OURS,
-        default=3_600,
-    ),
-    Option(
-        "memory_limit",
-        "memory that the work may take (default: what is free)",
-        Takes(Form.VALUE, "MIB", positive),
-        Use.OURS,
-    ),
-)
-"""Options of every command whose work runs `supervised`."""
 
 
 def supervised(command: Command) -> Command:

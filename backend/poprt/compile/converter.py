@@ -18,7 +18,8 @@ from simipu import CompileError
 
 from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
-from poprt.options import ConverterOptions, Names
+from poprt.option_entry import Names
+from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.lowering.placed import Sharder
 from poprt.terminal import show_progress

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import cli
-from poprt.cli.entry import read_group, read_serialised
-from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser
+from poprt.option_entry import read_group, read_serialised
+from poprt.option_table import OPTIONS
 from sample_models import linear_model
 
 from popef._tools.arguments import split_names

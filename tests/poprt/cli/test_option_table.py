@@ -10,11 +10,13 @@ import shtab
 from poplar_triton import recipes
 from poprt import CompilerOptions, Converter, cli
 from poprt.cli import conversion
-from poprt.cli.entry import FLAG, NODES, Form, Option, Use, read_converter_arguments
-from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser, read_arguments
+from poprt.option_entry import FLAG, NODES, Form, Option, Use, read_converter_arguments
+from poprt.option_table import OPTIONS
 from poprt.options import ConverterOptions
 from sample_models import linear_model
+
+from popef._tools.options import UNSET
 
 ENTRY = Option("keep_nodes", "nodes to keep as they are", NODES, Use.CONVERTER | Use.OURS)
 
@@ -83,23 +85,25 @@ def test_entries_name_arguments_and_fields_that_exist():
         assert Use.PROFILE not in entry.use or Use.CONVERTER in entry.use, name
 
 
-def test_every_argument_of_the_converter_is_an_option_and_a_field():
-    arguments = inspect.signature(Converter.__init__).parameters.keys() - {"self", "logger"}
-    assert arguments == {each.argument for each in OPTIONS.values()} - {""}
-    fields = {each.name for each in dataclasses.fields(ConverterOptions)}
-    assert fields == arguments - {"disable_progress_bar"} | {"origin_model"}
+def test_every_argument_of_the_converter_is_an_option_with_its_default():
+    arguments = dict(inspect.signature(Converter.__init__).parameters)
+    assert arguments.keys() - {"self", "logger"} == {
+        entry.argument for entry in OPTIONS.values()
+    } - {""}
+    made = ConverterOptions()
+    for name, entry in ConverterOptions.OPTIONS.items():
+        if name != "origin_model":
+            assert entry.kind.read(arguments[name].default) == getattr(made, name), name
 
 
-def test_defaults_of_command_converter_and_options_agree():
-    """One differs, as in the real tool: the command's scales of 8 bits."""
+def test_defaults_of_command_and_converter_agree():
+    """One differs, as in the real tool: the command's scales of 8 bits. remap_mode has no default in
+    the command, which can therefore say whether it is given."""
     given = read_converter_arguments(OPTIONS.values(), make_parser().parse_args([]))
     assert given.pop("fp8_params") == "F143,F143,-1,-1"
-    of_command, of_script = Converter(**given).options, Converter().options
-    for field in dataclasses.fields(ConverterOptions):
-        found = getattr(of_script, field.name)
-        assert getattr(of_command, field.name) == found
-        declared = getattr(ConverterOptions(), field.name)
-        assert type(found)(declared) == found if isinstance(declared, tuple) else declared == found
+    assert Converter(**given).options == Converter().options == ConverterOptions()
+    other = {name for name, entry in OPTIONS.items() if entry.converter_default is not UNSET}
+    assert other == {"fp8_params", "remap_mode"}
 
 
 def test_recipes_set_nothing_that_reads_or_writes_a_file():

@@ -1,15 +1,15 @@
-"""Entry of an option: all facts about it, and what the commands make of them.
+"""Entry of an option: all facts about it, and what the commands and Converter make of them.
 
 An entry adds its option to a parser, and turns the parsed value into an argument of Converter or a
-field of CompilerOptions. `option_table` has the entries. The functions `read_...` are argparse
-types.
+field of CompilerOptions. Its kind reads the value that a script passes to Converter. `option_table`
+has the entries. The functions `read_...` are argparse types.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from simipu import LoadError, OperatorLibrary, find_target
 
+from popef._tools import options
 from popef._tools.arguments import (
     MAX_NUMBER,
     Parser,
@@ -25,7 +26,11 @@ from popef._tools.arguments import (
     split_names,
     whole_number,
 )
-from popef._tools.paths import Kind
+from popef._tools.options import Kind, MismatchError
+from popef._tools.paths import Kind as PathKind
+
+Names = Collection[str] | str | None
+"""Names as a text separated by commas, or as a collection."""
 
 
 class Form(Enum):
@@ -80,6 +85,69 @@ class Takes:
     type: Callable[[str], Any] | None = None
 
 
+def _read_argument(read: Callable[[Any], Any]) -> Kind:
+    """Return the kind of an argument of Converter. What `read` cannot use is an error that says
+    why."""
+
+    def check(value: Any) -> Any:
+        try:
+            return read(value)
+        except (TypeError, AttributeError) as error:
+            found = f"{type(value).__name__} {options.quote(value)}"
+            raise MismatchError(text=f": {found} cannot be used: {error}") from error
+
+    return Kind("", check)
+
+
+def _split(names: Names) -> list[str]:
+    """Return the user's names without blanks around them."""
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    return [stripped for name in listed if (stripped := name.strip())]
+
+
+def _list_groups(
+    groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None,
+) -> Sequence[Sequence[Any]]:
+    """Return groups of inputs as a list: type, shape, and the number of inputs if given.
+
+    A dict has the groups by name, or as the pass's `merged_inputs`.
+    """
+    if isinstance(groups, Mapping):
+        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
+        return listed
+    return groups or ()
+
+
+def _read_packing(arguments: Any) -> Any:
+    # Imported here: the parser of the command needs no passes.
+    from poprt.passes.packing.packed_transformer import PackArgs
+
+    return PackArgs.read(arguments) if arguments else None
+
+
+def _read_fp8(parameters: Any) -> Any:
+    # Imported here: the parser of the command needs no passes.
+    from poprt.passes.precision.eight_bits import Fp8Params
+
+    return Fp8Params.parse(parameters)
+
+
+def word_argument(*words: str) -> Kind:
+    """Return the kind of one of some words; the first one stands for an empty value."""
+
+    def read(word: str | None) -> str:
+        if (word or words[0]) not in words:
+            raise MismatchError(", ".join(words))
+        return word or words[0]
+
+    return Kind("", read)
+
+
+NAME_LIST = _read_argument(_split)
+NAME_SET = _read_argument(lambda names: frozenset(_split(names)))
+MAPPING = _read_argument(lambda values: dict(values or {}))
+GROUPS, PACKING, FP8 = map(_read_argument, (_list_groups, _read_packing, _read_fp8))
+"""Kinds of Converter's arguments that have more forms than one."""
 _NO_USE = Use(0)
 FLAG, VALUE = Takes(Form.FLAG), Takes(Form.VALUE)
 NUMBER, COUNT, INTEGER = (
@@ -92,30 +160,32 @@ NAMES, NODES, PASSES, FILES = (Takes(Form.NAMES, name) for name in ("NAME", "NOD
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One option of a command."""
+class Option(options.Option):
+    """One option of a command.
 
-    name: str
-    """Long name without dashes, which is also the key in a YAML file."""
-    help: str = ""
+    `name` is its long name without dashes, which is also the key in a YAML file. `default` is its
+    value if it is not given; flags are False and lists are empty without it. `kind` reads the
+    argument of Converter.
+    """
+
     takes: Takes = VALUE
     use: Use = _NO_USE
     choices: Sequence[str] | None = None
-    default: Any = None
-    """Value if the option is not given. Flags are False and lists are empty without it."""
     aliases: Sequence[str] = ()
     """Further spellings, with their dashes."""
     synonyms: Sequence[str] = ()
     """Names of other commands or tools for the same, with their dashes; they only occur in
     advice."""
-    reads: Kind | None = None
+    reads: PathKind | None = None
     """What a path that the command reads must be; None for other options."""
-    writes: Kind | None = None
+    writes: PathKind | None = None
     """What a path that the command writes must be; None for other options."""
     dest: str = ""
     """Attribute of the parsed options; "" means `name`."""
     passed_as: str = ""
     """Argument of Converter that gets the value; "" means `name`."""
+    converter_default: Any = options.UNSET
+    """Default of that argument, if it is another than the command's."""
     turns_off: str = ""
     """Field of CompilerOptions that the flag sets to False."""
     refused: str = ""
@@ -135,6 +205,14 @@ class Option:
     def argument(self) -> str:
         """Argument of Converter that gets the value, or "" if there is none."""
         return (self.passed_as or self.name) if Use.CONVERTER in self.use else ""
+
+    def make_argument(self) -> options.Option:
+        """Return the option of Converter that gets the value."""
+        is_flag = self.takes.form is Form.FLAG
+        default = self.converter_default
+        if default is options.UNSET:
+            default = False if is_flag else self.default
+        return options.Option(self.argument, self.help, kind=self.kind, default=default)
 
     @property
     def belongs_to_a_model(self) -> bool:
@@ -173,10 +251,10 @@ class Option:
         )
         return f"{self.help} ({notes})" if notes else self.help
 
-    def read(self, options: argparse.Namespace) -> Any:
+    def read(self, parsed: argparse.Namespace) -> Any:
         """Return the value in parsed options, or None if it is empty: a flag or a list that is not
         given, or no text."""
-        value = getattr(options, self.attribute)
+        value = getattr(parsed, self.attribute)
         if self.takes.form is Form.NAMES:
             value = split_names(value)
         elif self.takes.form is Form.PAIRS:
@@ -186,26 +264,24 @@ class Option:
 
 
 def read_converter_arguments(
-    entries: Iterable[Option], options: argparse.Namespace
+    entries: Iterable[Option], parsed: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the arguments of Converter that parsed options set."""
     found = {
-        entry.argument: entry.read(options)
+        entry.argument: entry.read(parsed)
         for entry in entries
         if entry.argument and not entry.refused
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_compiler_fields(
-    entries: Collection[Option], options: argparse.Namespace
-) -> dict[str, Any]:
+def read_compiler_fields(entries: Collection[Option], parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of CompilerOptions that parsed options set."""
     given = [
-        entry for entry in entries if Use.COMPILER in entry.use and entry.read(options) is not None
+        entry for entry in entries if Use.COMPILER in entry.use and entry.read(parsed) is not None
     ]
-    off = [entry for entry in entries if entry.turns_off and entry.read(options)]
-    return {each.name: each.read(options) for each in given} | {
+    off = [entry for entry in entries if entry.turns_off and entry.read(parsed)]
+    return {each.name: each.read(parsed) for each in given} | {
         each.turns_off: False for each in off
     }
 

@@ -1,28 +1,33 @@
 """Table of the options of `poprt`: one entry each, in the order of the help.
 
 The parser, the help, the shell's completion, docs/poprt-options.md, the keys of a YAML file, the
-call of Converter and the fields of CompilerOptions follow from the entries. An option that a
-conversion reads is an argument of Converter and a field of ConverterOptions as well.
+call of Converter, ConverterOptions and the fields of CompilerOptions follow from the entries. An
+option that a conversion reads is an argument in the signature of Converter as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from simipu.chip.target import known_chips
 
-from popef._tools.arguments import proportion, whole_number
+from popef._tools.arguments import positive, proportion, whole_number
+from popef._tools.options import make_table
 from poprt._names import IO_PRECISIONS, PRECISIONS
-from poprt.cli.entry import (
+from poprt.option_entry import (
     COUNT,
     FILE,
     FILES,
     FLAG,
     FOLDER,
+    FP8,
+    GROUPS,
     INTEGER,
+    MAPPING,
+    NAME_LIST,
+    NAME_SET,
     NAMES,
     NODES,
     NUMBER,
+    PACKING,
     PASSES,
     Form,
     Option,
@@ -35,8 +40,8 @@ from poprt.cli.entry import (
     read_option,
     read_serialised,
     read_shape,
+    word_argument,
 )
-from poprt.cli.supervision import LIMITS
 
 CONVERTER, COMPILER, PROFILE, RECIPE, MODEL, ONCE, OURS = Use
 SETTINGS = Takes(Form.PAIRS, "KEY=VAL", read_option)
@@ -70,6 +75,7 @@ _MODEL = (
         "shapes of inputs with variable dimensions; -1 leaves the batch to --batch_size",
         Takes(Form.PAIRS, "NAME=d0,d1", read_shape),
         CONVERTER | RECIPE,
+        kind=MAPPING,
     ),
     Option("batch_size", "batch size of all inputs", NUMBER, CONVERTER | RECIPE),
     Option("batch_axis", "axis of the batch (default: 0)", INTEGER, CONVERTER | RECIPE),
@@ -79,6 +85,7 @@ _MODEL = (
         Takes(Form.PAIRS, "NAME=VALUE", read_named),
         CONVERTER | RECIPE | OURS,
         passed_as="fix_inputs",
+        kind=MAPPING,
     ),
     Option(
         "convert_version", "target opset (default: the model's own)", NUMBER, CONVERTER | RECIPE
@@ -96,12 +103,19 @@ _MODEL = (
         CONVERTER,
         default=-1,
     ),
-    Option("checkpoints", "inner tensors that become additional outputs", NAMES, CONVERTER),
+    Option(
+        "checkpoints",
+        "inner tensors that become additional outputs",
+        NAMES,
+        CONVERTER,
+        kind=NAME_LIST,
+    ),
     Option(
         "remove_outputs",
         "outputs to remove, with the nodes that only they need",
         NAMES,
         CONVERTER | RECIPE,
+        kind=NAME_SET,
     ),
     Option(
         "check",
@@ -118,6 +132,7 @@ _PRECISION = (
         use=CONVERTER | RECIPE,
         choices=PRECISIONS,
         default="fp32",
+        kind=word_argument(*PRECISIONS),
     ),
     Option(
         "io_precision",
@@ -125,12 +140,14 @@ _PRECISION = (
         "which JSON requests can carry; fp16 (default: model)",
         use=CONVERTER | PROFILE | RECIPE | OURS,
         choices=IO_PRECISIONS,
+        kind=word_argument(*IO_PRECISIONS),
     ),
     Option(
         "fp16_skip_op_names",
         "names of nodes that stay fp32 in an fp16 model",
         NODES,
         CONVERTER | RECIPE | OURS,
+        kind=NAME_SET,
     ),
     Option(
         "enable_avoid_overflow_patterns",
@@ -144,14 +161,17 @@ _PRECISION = (
         "%(default)s)",
         Takes(Form.VALUE, "FORMAT,FORMAT,SCALE,SCALE"),
         CONVERTER | RECIPE,
-        # The real command's parser has this default; that of the real Converter is F143,F143,0,0.
+        # Two defaults, as in the real tool: its command's parser has scales of -1, its Converter 0.
         default="F143,F143,-1,-1",
+        converter_default="F143,F143,0,0",
+        kind=FP8,
     ),
     Option(
         "fp8_skip_op_names",
         "names of products that stay fp16 in an fp8 model",
         NODES,
         CONVERTER | RECIPE,
+        kind=NAME_SET,
     ),
     Option(
         "data_preprocess",
@@ -210,12 +230,14 @@ _GRAPH = (
         "merge inputs of this type and shape; the host concatenates them",
         Takes(Form.VALUES, "DTYPE,[SHAPE][,N]", read_group),
         CONVERTER,
+        kind=GROUPS,
     ),
     Option(
         "pack_args",
         "pack samples end to end: max_valid_num=N segment_max_size=N, see PackArgs",
         SETTINGS,
         CONVERTER,
+        kind=PACKING,
     ),
 )
 
@@ -226,13 +248,15 @@ _PASSES = (
         PASSES,
         CONVERTER | PROFILE | RECIPE,
         passed_as="used_passes",
+        kind=NAME_LIST,
     ),
-    Option("skip_passes", "passes to skip", PASSES, CONVERTER | PROFILE | RECIPE),
+    Option("skip_passes", "passes to skip", PASSES, CONVERTER | PROFILE | RECIPE, kind=NAME_SET),
     Option(
         "fp16_skip_op_types",
         "operators that stay fp32 in an fp16 model",
         Takes(Form.NAMES, "OP"),
         CONVERTER | PROFILE | RECIPE,
+        kind=NAME_SET,
     ),
     Option(
         "enable_erf_gelu",
@@ -257,6 +281,8 @@ _PASSES = (
         "position: before_ or after_ and an operator (default: after_matmul)",
         Takes(Form.NAMES, "MODE"),
         CONVERTER | PROFILE,
+        kind=NAME_LIST,
+        converter_default=("after_matmul",),
     ),
     Option(
         "serialize_matmul",
@@ -439,10 +465,24 @@ _REPORTS = (
     ),
 )
 
-OPTIONS: Mapping[str, Option] = {
-    each.name: each
-    for each in (*_MODEL, *_PRECISION, *_GRAPH, *_PASSES, *_CHIP, *_OUTPUT, *_REPORTS, *LIMITS)
-}
+LIMITS = (
+    Option(
+        "time_limit",
+        "end the work when it takes longer (default: %(default)s)",
+        Takes(Form.VALUE, "SECONDS", positive),
+        OURS,
+        default=3_600,
+    ),
+    Option(
+        "memory_limit",
+        "memory that the work may take (default: what is free)",
+        Takes(Form.VALUE, "MIB", positive),
+        OURS,
+    ),
+)
+"""Options of every command whose work runs `supervised`."""
+
+OPTIONS = make_table(*_MODEL, *_PRECISION, *_GRAPH, *_PASSES, *_CHIP, *_OUTPUT, *_REPORTS, *LIMITS)
 """All options of `poprt` by name, but those that every command has."""
 
 
