@@ -77,7 +77,7 @@ def test_whole_numbers_of_64_bits_have_32_on_the_chip(cases, name):
 
 
 def test_what_a_rule_does_not_expect_is_an_error_of_popart(monkeypatch):
-    def fail(_operation):
+    def fail(_op, _node):
         raise IndexError("three")
 
     monkeypatch.setitem(RULES, ("", "Abs"), fail)

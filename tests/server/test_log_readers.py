@@ -16,8 +16,7 @@ from contextlib import contextmanager
 import pytest
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import Server
-from server_processes import STOP_SECONDS
+from fleet.servers import STOP_SECONDS, Server
 from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
@@ -36,7 +35,14 @@ class HungServer(Server):
     def start(self) -> None:
         self.pipe, theirs = os.pipe()
         fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._start(theirs)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=self._environment,
+            start_new_session=True,
+        )
         os.close(theirs)
         self._supervisors.append(self.pid)
         self.text = b""

@@ -7,16 +7,14 @@ it joins. `replicas.join_replicas` finds the marks and lets the node read the ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Final
 
-from onnxgraph import set_attribute
+from onnxgraph import Results, set_attribute
 
 from popart.enums import CollectiveOperator, CommGroupType
 from popart.errors import popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import Operation, chip_rule
 from popart.variables import CommGroup, ReplicaGrouping
 
@@ -40,101 +38,99 @@ _REDUCTIONS: Final = {
 
 
 @chip_rule("ReplicatedAllReduce", "ReplicatedAllReduceInplace")
-def _all_reduce(operation: Operation) -> Sequence[Tensor]:
-    return [_reduce(operation, operation.x)]
+def _all_reduce(op: Graph, node: Operation) -> Results:
+    return _reduce(op, node, node.x)
 
 
 @chip_rule("ReplicatedReduceScatter")
-def _reduce_scatter(operation: Operation) -> Sequence[Tensor]:
+def _reduce_scatter(op: Graph, node: Operation) -> Results:
     """A replica gets an equal part of the elements; zeros fill up the last one."""
-    groups, x = _find_groups(operation), operation.x
+    groups, x = _find_groups(node), node.x
     size = groups.getGroupSize()
     part = -(-x.size // size)
-    flat = operation.reshape(x, [x.size])
+    flat = op.reshape(x, [x.size])
     if part * size > x.size:
-        flat = operation.add("Pad", flat, operation.numbers([0, part * size - x.size]))
-    whole = _reduce(operation, flat)
+        flat = op.Pad(flat, op.ints([0, part * size - x.size]))
+    reduced = _reduce(op, node, flat)
     if size == 1:
-        return [whole]
-    parts = operation.reshape(whole, [size, part])
-    return [_mark(operation, operation.add("Gather", parts, operation.numbers(0), axis=0), groups)]
+        return reduced
+    parts = op.reshape(reduced, [size, part])
+    return _mark(op, op.Gather(parts, op.ints(0), axis=0), groups)
 
 
 @chip_rule("ReplicatedAllGather")
-def _all_gather(operation: Operation) -> Sequence[Tensor]:
-    groups, x = _find_groups(operation), operation.x
-    flat = operation.reshape(x, [prod(x.shape)])
+def _all_gather(op: Graph, node: Operation) -> Results:
+    groups, x = _find_groups(node), node.x
+    flat = op.reshape(x, [prod(x.shape)])
     size = groups.getGroupSize()
     if size == 1:
-        return [flat]
-    return [_mark(operation, operation.add("Concat", *[flat] * size, axis=0), groups)]
+        return flat
+    return _mark(op, op.Concat(*[flat] * size, axis=0), groups)
 
 
 @chip_rule("ReplicatedAllReduceTP")
-def _all_reduce_forwards(operation: Operation) -> Sequence[Tensor]:
+def _all_reduce_forwards(op: Graph, node: Operation) -> Results:
     """Reduce, unless the reduction is that of the gradients (poptorch_experimental_addons)."""
-    if operation.attribute("backwards", 0):
-        return [operation.add("Identity", operation.x)]
-    return [_reduce(operation, operation.x)]
+    if node.get("backwards", 0):
+        return op.Identity(node.x)
+    return _reduce(op, node, node.x)
 
 
 @chip_rule("ReplicatedAllToAll")
-def _all_to_all(operation: Operation) -> Sequence[Tensor]:
+def _all_to_all(op: Graph, node: Operation) -> Results:
     """Give part i of the first axis to replica i, which joins the parts in the senders' order."""
-    groups, x = _find_groups(operation), operation.x
+    groups, x = _find_groups(node), node.x
     size = groups.getGroupSize()
     if size == 1:
-        return [operation.add("Identity", x)]
+        return op.Identity(x)
     if not x.shape or x.shape[0] % size:
         raise popart_exception(
-            f"{operation.describe()}: the first axis of the input of shape {list(x.shape)} must be "
+            f"{node.describe()}: the first axis of the input of shape {list(x.shape)} must be "
             f"a multiple of the {size} replicas of a group"
         )
-    flat = operation.reshape(x, [prod(x.shape)])
-    gathered = _mark(operation, operation.add("Concat", *[flat] * size, axis=0), groups)
-    parts = operation.reshape(gathered, [size, size, prod(x.shape) // size])
-    turned = operation.add("Transpose", parts, perm=[1, 0, 2])
-    mine = _mark(operation, operation.add("Gather", turned, operation.numbers(0), axis=0), groups)
-    return [replace(operation.reshape(mine, list(x.shape)), is_constant=False)]
+    flat = op.reshape(x, [prod(x.shape)])
+    gathered = _mark(op, op.Concat(*[flat] * size, axis=0), groups)
+    parts = op.reshape(gathered, [size, size, prod(x.shape) // size])
+    turned = op.Transpose(parts, perm=[1, 0, 2])
+    mine = _mark(op, op.Gather(turned, op.ints(0), axis=0), groups)
+    return op.reshape(mine, x.shape).as_variable()
 
 
-def _reduce(operation: Operation, x: Tensor) -> Tensor:
+def _reduce(op: Graph, node: Operation, x: Tensor) -> Tensor:
     """Return the reduction over the groups; one replica alone keeps its value."""
-    groups = _find_groups(operation)
-    kind = CollectiveOperator(operation.attribute(_OPERATOR, int(CollectiveOperator.Add)))
+    groups = _find_groups(node)
+    kind = CollectiveOperator(node.get(_OPERATOR, int(CollectiveOperator.Add)))
     if groups.getGroupSize() == 1 or kind == CollectiveOperator.Local:
         return x
     if kind not in _REDUCTIONS:
         raise popart_exception(
-            f"{operation.describe()}: collectiveOperator {kind.name} is not supported; supported "
-            f"are {', '.join(each.name for each in _REDUCTIONS)} and Local"
+            f"{node.describe()}: collectiveOperator {kind.name} is not supported; supported "
+            f"are {', '.join(operator.name for operator in _REDUCTIONS)} and Local"
         )
     if kind == CollectiveOperator.SquareAdd:
-        x = operation.add("Mul", x, x)
-    made = _mark(operation, operation.add("Identity", x), groups, _REDUCTIONS[kind])
+        x = x * x
+    reduced = _mark(op, op.Identity(x), groups, _REDUCTIONS[kind])
     if kind == CollectiveOperator.Mean:
-        made = operation.add("Div", made, operation.like(groups.getGroupSize(), x))
-    return made
+        reduced = reduced / groups.getGroupSize()
+    return reduced
 
 
-def _find_groups(operation: Operation) -> ReplicaGrouping:
-    replicas = operation.settings.replicas
-    kind, size = operation.attribute(_COMM_GROUP) or (CommGroupType.All, 0)
+def _find_groups(node: Operation) -> ReplicaGrouping:
+    replicas = node.settings.replicas
+    kind, size = node.get(_COMM_GROUP) or (CommGroupType.All, 0)
     if replicas == 1:
         return ReplicaGrouping(1)
-    grouping = operation.attribute(_REPLICA_GROUPING)
+    grouping = node.get(_REPLICA_GROUPING)
     if grouping:
         _, stride, group_size = grouping
         return ReplicaGrouping(replicas, stride, group_size)
     return CommGroup(CommGroupType(kind), size).toReplicaGrouping(replicas)
 
 
-def _mark(
-    operation: Operation, made: Tensor, groups: ReplicaGrouping, reduction: str = ""
-) -> Tensor:
+def _mark(op: Graph, made: Tensor, groups: ReplicaGrouping, reduction: str = "") -> Tensor:
     """Mark the node that was added last. Its result is no constant: it depends on the others."""
-    node = operation.graph.nodes[-1]
+    node = op.nodes[-1]
     set_attribute(node, GROUPING, [groups.getStride(), groups.getGroupSize()])
     if reduction:
         set_attribute(node, REDUCTION, reduction)
-    return replace(made, is_constant=False)
+    return made.as_variable()

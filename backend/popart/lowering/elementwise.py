@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
+from onnxgraph import Results, expansions
+from onnxgraph.opsets import CLIP_TAKES_BOUNDS
 
 from popart.errors import popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import (
     FLOATS,
     Operation,
@@ -17,11 +18,13 @@ from popart.lowering.operation import (
     check_floats,
     check_same_types,
     chip_rule,
+    keep,
     match_widths,
     rule,
 )
 from popart.tensorinfo import from_onnx_type
 
+_HALF = TensorProto.FLOAT16
 _REJECTED = frozenset(
     (TensorProto.DOUBLE, TensorProto.COMPLEX64, TensorProto.COMPLEX128, TensorProto.STRING)
 )
@@ -35,344 +38,267 @@ def check_type(element: int) -> None:
         raise popart_exception(f"The data type {name} is not supported in Poplar")
 
 
-def _operands(operation: Operation) -> tuple[Tensor, Tensor]:
+def _operands(op: Graph, node: Operation) -> tuple[Tensor, Tensor]:
     """Return two operands that may be broadcast."""
-    left, right = match_widths(operation, [operation.input(0), operation.input(1)])
-    check_same_types(operation, left, right)
-    broadcast(operation, left.shape, right.shape)
+    left, right = match_widths(op, [node.input(0), node.input(1)])
+    check_same_types(node, left, right)
+    broadcast(node, left.shape, right.shape)
     return left, right
 
 
-@rule("Add", "Sub", "Div", "Equal", "Less", "Greater", "And", "Or", "Xor")
-def _binary(operation: Operation) -> Sequence[Tensor]:
+@rule("Add", "Sub", "Div", "Equal", "Less", "Greater", "And", "Or", "Xor", "Pow")
+@chip_rule("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def _binary(op: Graph, node: Operation) -> Results:
     """Operators of two operands broadcast as numpy does in every opset."""
-    left, right = _operands(operation)
-    return [operation.add(operation.node.op_type, left, right)]
+    return op.add(node.node.op_type, *_operands(op, node))
+
+
+@chip_rule("BitwiseXnor")
+def _bitwise_xnor(op: Graph, node: Operation) -> Results:
+    return op.BitwiseNot(op.BitwiseXor(*_operands(op, node)))
+
+
+@chip_rule("BitwiseNot")
+def _bitwise_not(op: Graph, node: Operation) -> Results:
+    return op.BitwiseNot(node.x)
 
 
 @rule("BitShift")
-def _shift(operation: Operation) -> Sequence[Tensor]:
-    left, right = _operands(operation)
-    direction = operation.attribute("direction", "LEFT")
-    return [operation.add("BitShift", left, right, direction=direction)]
+def _shift(op: Graph, node: Operation) -> Results:
+    return op.BitShift(*_operands(op, node), direction=node.get("direction", "LEFT"))
 
 
 @rule("Mul")
-def _multiply(operation: Operation) -> Sequence[Tensor]:
+def _multiply(op: Graph, node: Operation) -> Results:
     """Half times a float of one element is half, as popops has it."""
-    left, right = operation.input(0), operation.input(1)
-    scalars = [each.type == TensorProto.FLOAT and each.size == 1 for each in (left, right)]
-    if {left.type, right.type} == set(FLOATS) and any(scalars):
-        broadcast(operation, left.shape, right.shape)
-        product = operation.add("Mul", operation.in_float(left), operation.in_float(right))
-        return [operation.cast(product, TensorProto.FLOAT16)]
-    return [operation.add("Mul", *_operands(operation))]
-
-
-@rule("Pow")
-def _power(operation: Operation) -> Sequence[Tensor]:
-    left, right = _operands(operation)
-    return [operation.add("Pow", left, right)]
+    left, right = node.input(0), node.input(1)
+    scalars = [
+        operand.element_type == TensorProto.FLOAT and operand.size == 1 for operand in (left, right)
+    ]
+    if {left.element_type, right.element_type} == set(FLOATS) and any(scalars):
+        broadcast(node, left.shape, right.shape)
+        product = op.in_float(left) * op.in_float(right)
+        return op.cast(product, TensorProto.FLOAT16)
+    return op.Mul(*_operands(op, node))
 
 
 @rule("Mod")
-def _modulo(operation: Operation) -> Sequence[Tensor]:
-    left, right = _operands(operation)
-    if operation.attribute("fmod", 0):
-        return [operation.add("Mod", left, right, fmod=1)]
-    return [_remainder(operation, left, right)]
-
-
-@chip_rule("Fmod")
-def _fmod(operation: Operation) -> Sequence[Tensor]:
-    left, right = _operands(operation)
-    return [operation.add("Mod", left, right, fmod=1)]
-
-
-@chip_rule("Remainder")
-def _remainder_rule(operation: Operation) -> Sequence[Tensor]:
-    return [_remainder(operation, *_operands(operation))]
-
-
-def _remainder(operation: Operation, left: Tensor, right: Tensor) -> Tensor:
-    """Return the remainder that has the sign of the divisor, of floats too."""
-    if left.type not in FLOATS:
-        return operation.add("Mod", left, right, fmod=0)
-    left_over = operation.add("Mod", left, right, fmod=1)
-    zero = operation.like(0, left)
-    signs = [operation.add("Less", each, zero) for each in (left_over, right)]
-    differs = operation.add("Xor", *signs)
-    is_zero = operation.add("Equal", left_over, zero)
-    moves = operation.add("And", differs, operation.add("Not", is_zero))
-    return operation.add("Where", moves, operation.add("Add", left_over, right), left_over)
+@chip_rule("Fmod", "Remainder")
+def _modulo(op: Graph, node: Operation) -> Results:
+    """The remainder with the sign of the dividend (fmod) or of the divisor, of floats too."""
+    left, right = _operands(op, node)
+    if node.node.op_type == "Fmod" or node.get("fmod", 0):
+        return op.Mod(left, right, fmod=1)
+    if left.element_type not in FLOATS:
+        return op.Mod(left, right, fmod=0)
+    left_over = op.Mod(left, right, fmod=1)
+    differs = op.Xor(op.Less(left_over, 0), op.Less(right, 0))
+    moves = op.And(differs, op.Not(op.Equal(left_over, 0)))
+    return op.Where(moves, left_over + right, left_over)
 
 
 @chip_rule("IncrementMod")
-def _increment(operation: Operation) -> Sequence[Tensor]:
+def _increment(op: Graph, node: Operation) -> Results:
     """(x + increment) mod modulus, with the sign of the dividend."""
-    x = operation.x
-    added, modulus = (
-        operation.like(np.float32(operation.attribute(name)), x)
-        for name in ("increment", "modulus")
-    )
-    moved = operation.add("Add", x, added)
-    return [operation.add("Mod", moved, modulus, fmod=1)]
+    moved = node.x + np.float32(node.get("increment"))
+    return op.Mod(moved, np.float32(node.get("modulus")), fmod=1)
 
 
 @rule("Max", "Min", "Sum", "Mean")
-def _variadic(operation: Operation) -> Sequence[Tensor]:
-    tensors = match_widths(
-        operation, [operation.input(place) for place in range(len(operation.inputs))]
-    )
+def _variadic(op: Graph, node: Operation) -> Results:
+    tensors = match_widths(op, [node.input(place) for place in range(len(node.inputs))])
     shape: tuple[int, ...] = tensors[0].shape
     for tensor in tensors[1:]:
-        check_same_types(operation, tensors[0], tensor)
-        shape = broadcast(operation, shape, tensor.shape)
-    if operation.node.op_type != "Sum" or tensors[0].type in FLOATS:
-        return [operation.add(operation.node.op_type, *tensors)]
+        check_same_types(node, tensors[0], tensor)
+        shape = broadcast(node, shape, tensor.shape)
+    if node.node.op_type != "Sum" or tensors[0].element_type in FLOATS:
+        return op.add(node.node.op_type, *tensors)
     total = tensors[0]
     for tensor in tensors[1:]:  # the standard adds no integers by Sum
-        total = operation.add("Add", total, tensor)
-    return [total]
+        total = total + tensor
+    return total
 
 
 @rule("IsInf", "IsNaN")
-def _classify(operation: Operation) -> Sequence[Tensor]:
-    kept = {
-        name: operation.attribute(name)
-        for name in ("detect_negative", "detect_positive")
-        if operation.node.op_type == "IsInf"
-    }
-    return [operation.add(operation.node.op_type, operation.in_float(operation.x), **kept)]
+def _classify(op: Graph, node: Operation) -> Results:
+    names = ("detect_negative", "detect_positive") if node.node.op_type == "IsInf" else ()
+    attributes = {name: node.get(name) for name in names}
+    return op.add(node.node.op_type, op.in_float(node.x), **attributes)
 
 
 @rule("ThresholdedRelu")
-def _thresholded(operation: Operation) -> Sequence[Tensor]:
+def _thresholded(op: Graph, node: Operation) -> Results:
     """What is at most alpha becomes 0: NaN is not."""
-    check_floats(operation, operation.x)
-    x, zero = operation.x, operation.like(0, operation.x)
-    limit = operation.like(operation.attribute("alpha", 1.0), x)
-    return [operation.add("Where", operation.add("LessOrEqual", x, limit), zero, x)]
+    check_floats(node, node.x)
+    return op.Where(op.LessOrEqual(node.x, node.get("alpha", 1.0)), 0, node.x)
 
 
 @rule("PRelu")
-def _leak(operation: Operation) -> Sequence[Tensor]:
+def _leak(op: Graph, node: Operation) -> Results:
     """The slopes are broadcast as numpy does."""
-    x, slope = _operands(operation)
-    check_floats(operation, x, slope)
-    leaked = operation.add("Mul", x, slope)
-    return [operation.add("Where", operation.add("Less", x, operation.like(0, x)), leaked, x)]
+    x, slope = _operands(op, node)
+    check_floats(node, x, slope)
+    return op.Where(op.Less(x, 0), x * slope, x)
 
 
 @rule("Shrink")
-def _shrink(operation: Operation) -> Sequence[Tensor]:
-    check_floats(operation, operation.x)
-    kept = {name: operation.attribute(name) for name in ("bias", "lambd")}
-    return [operation.add("Shrink", operation.x, **kept)]
+def _shrink(op: Graph, node: Operation) -> Results:
+    check_floats(node, node.x)
+    return keep(op, node)
 
 
 @rule("Where")
-def _choose(operation: Operation) -> Sequence[Tensor]:
-    condition = operation.input(0)
-    chosen, other = match_widths(operation, [operation.input(1), operation.input(2)])
-    check_same_types(operation, chosen, other)
-    shape = broadcast(operation, condition.shape, chosen.shape)
-    broadcast(operation, shape, other.shape)
-    return [operation.add("Where", condition, chosen, other)]
+def _choose(op: Graph, node: Operation) -> Results:
+    condition = node.input(0)
+    chosen, other = match_widths(op, [node.input(1), node.input(2)])
+    check_same_types(node, chosen, other)
+    shape = broadcast(node, condition.shape, chosen.shape)
+    broadcast(node, shape, other.shape)
+    return op.Where(condition, chosen, other)
 
 
 @rule("Clip")
-def _clip(operation: Operation) -> Sequence[Tensor]:
+def _clip(op: Graph, node: Operation) -> Results:
     """The bounds must be constants; before opset 11 they are attributes."""
-    x = operation.x
-    bounds: list[Tensor | None] = []
+    bounds = []
     for place, name in ((1, "min"), (2, "max")):
-        if operation.version < 11:  # noqa: PLR2004
-            given = operation.attribute(name)
-            bounds.append(None if given is None else _bound(operation, given, x))
-            continue
-        if operation.optional(place) is None:
-            bounds.append(None)
-            continue
-        value = operation.value(place)
-        if value is None:
-            node = operation.node
-            raise popart_exception(
-                f"Op {node.name}({operation.identifier}), inputs=[{node.input[0]}] currently only "
-                f"supports constant min/max parameters. Input '{name}' ({node.input[place]}) has "
-                "no data."
-            )
-        bounds.append(_bound(operation, np.ravel(value)[0], x))
-    return [operation.add("Clip", x, *bounds)]
+        if node.version < CLIP_TAKES_BOUNDS:
+            bound = node.get(name)
+        elif node.optional(place) is None:
+            bound = None
+        else:
+            value = node.value(place)
+            if value is None:
+                title, names = node.node.name, node.node.input
+                raise popart_exception(
+                    f"Op {title}({node.identifier}), inputs=[{names[0]}] currently only supports "
+                    f"constant min/max parameters. Input '{name}' ({names[place]}) has no data."
+                )
+            bound = np.ravel(value)[0]
+        bounds.append(_limit_to_half(bound) if node.x.element_type == _HALF else bound)
+    return op.Clip(node.x, *bounds)
 
 
-def _bound(operation: Operation, value: float, like: Tensor) -> Tensor:
+def _limit_to_half(bound: float | None) -> float | None:
     """Return a bound of a Clip; one beyond the range of half is the end of the range."""
-    if like.type == TensorProto.FLOAT16:
-        ends = np.finfo(np.float16)
-        value = float(np.clip(value, float(ends.min), float(ends.max)))
-    return operation.like(value, like)
+    ends = np.finfo(np.float16)
+    return None if bound is None else float(np.clip(bound, float(ends.min), float(ends.max)))
 
 
 @rule("Cast")
-def _cast(operation: Operation) -> Sequence[Tensor]:
-    to = operation.attribute("to")
+def _cast(op: Graph, node: Operation) -> Results:
+    to = node.get("to")
     to = getattr(TensorProto, to) if isinstance(to, str) else int(to)
     check_type(to)
-    return [operation.add("Cast", operation.x, to=to)]
+    return op.Cast(node.x, to=to)
 
 
 @rule("Identity")
 @chip_rule("Detach", "Nop", "TensorRemap", "ShapedDropout")
-def _identity(operation: Operation) -> Sequence[Tensor]:
-    return [operation.x]
+def _identity(_op: Graph, node: Operation) -> Results:
+    return node.x
 
 
 @rule("Dropout")
-def _dropout(operation: Operation) -> Sequence[Tensor | None]:
+def _dropout(op: Graph, node: Operation) -> Results:
     """Inference drops nothing; the mask is true everywhere."""
-    x = operation.x
-    mask = operation.constant(np.ones(x.shape, np.bool_)) if operation.has_output(1) else None
+    x = node.x
+    mask = op.constant(np.ones(x.shape, np.bool_)) if node.has_output(1) else None
     return [x, mask]
 
 
 @chip_rule("Scale")
-def _scale(operation: Operation) -> Sequence[Tensor]:
-    factor = operation.like(np.float32(operation.attribute("scale", 1.0)), operation.x)
-    return [operation.add("Mul", operation.x, factor)]
+def _scale(op: Graph, node: Operation) -> Results:
+    return op.Mul(node.x, np.float32(node.get("scale", 1.0)))
 
 
 @chip_rule("ScaledAdd")
-def _scaled_add(operation: Operation) -> Sequence[Tensor]:
+def _scaled_add(op: Graph, node: Operation) -> Results:
     """scale0 * a + scale1 * b; the scales are attributes or inputs 2 and 3."""
-    left, right = operation.input(0), operation.input(1)
-    check_same_types(operation, left, right)
+    left, right = node.input(0), node.input(1)
+    check_same_types(node, left, right)
     terms = []
     for place, operand in enumerate((left, right)):
-        given = operation.optional(2 + place)
-        if given is None:
-            factor = float(operation.attribute(f"scale{place}", 1.0))
-            if factor == 1.0:
-                terms.append(operand)
-                continue
-            given = operation.like(np.float32(factor), operand)
-        terms.append(operation.add("Mul", operand, operation.cast(given, operand.type)))
-    return [operation.add("Add", *terms)]
+        scale = node.optional(2 + place)
+        factor = np.float32(node.get(f"scale{place}", 1.0))
+        if scale is not None:
+            terms.append(operand * op.cast(scale, operand.element_type))
+        else:
+            terms.append(operand if factor == 1 else operand * factor)
+    return op.Add(*terms)
 
 
 @chip_rule("Log1p")
-def _log1p(operation: Operation) -> Sequence[Tensor]:
+def _log1p(op: Graph, node: Operation) -> Results:
     """log(1 + x) = log(y) x / (y - 1), where y is 1 + x as it is rounded: the quotient makes up for
     what x loses. Where nothing of x is left, and at infinity, the result is x."""
-    check_floats(operation, operation.x)
-    x = operation.in_float(operation.x)
-    one = operation.constant(np.float32(1))
-    moved = operation.add("Add", x, one)
-    is_same = operation.add(
-        "Or",
-        operation.add("Equal", moved, one),
-        operation.add("Equal", x, operation.constant(np.float32(np.inf))),
-    )
-    rest = operation.add("Where", is_same, one, operation.add("Sub", moved, one))
-    share = operation.add("Div", operation.add("Where", is_same, one, x), rest)
-    found = operation.add("Mul", operation.add("Log", moved), share)
-    return [operation.cast(operation.add("Where", is_same, x, found), operation.x.type)]
+    check_floats(node, node.x)
+    x = op.in_float(node.x)
+    moved = x + 1
+    is_same = op.Or(op.Equal(moved, 1), op.Equal(x, np.inf))
+    share = op.Where(is_same, 1, x) / op.Where(is_same, 1, moved - 1)
+    return op.cast(op.Where(is_same, x, op.Log(moved) * share), node.x.element_type)
 
 
 @chip_rule("Expm1")
-def _expm1(operation: Operation) -> Sequence[Tensor]:
+def _expm1(op: Graph, node: Operation) -> Results:
     """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses nothing of a small x."""
-    check_floats(operation, operation.x)
-    x = operation.in_float(operation.x)
-    half = operation.add("Mul", x, operation.constant(np.float32(0.5)))
-    raised = operation.add("Add", operation.add("Exp", x), operation.constant(np.float32(1)))
-    found = operation.add("Mul", operation.add("Tanh", half), raised)
-    return [operation.cast(found, operation.x.type)]
+    check_floats(node, node.x)
+    x = op.in_float(node.x)
+    return op.cast(op.Tanh(x * 0.5) * (op.Exp(x) + 1), node.x.element_type)
 
 
 @chip_rule("Atan2")
-def _atan2(operation: Operation) -> Sequence[Tensor]:
+def _atan2(op: Graph, node: Operation) -> Results:
     """The angle of (x, y): that of |y| / |x|, turned by half a turn if x is negative, with the sign
     of y. Zeros have signs, too; two infinities are as large as each other."""
-    up, along = _operands(operation)
-    check_floats(operation, up, along)
-    one, zero = operation.like(1, up), operation.like(0, up)
-    rise, run = operation.add("Abs", up), operation.add("Abs", along)
-    is_diagonal = operation.add("Equal", rise, run)
-    has_no_run = operation.add("Equal", run, zero)
-    is_zero = operation.add("And", is_diagonal, has_no_run)
-    divisor = operation.add("Where", operation.add("Or", is_diagonal, has_no_run), one, run)
-    slope = operation.add("Div", operation.add("Where", is_diagonal, one, rise), divisor)
-    angle = operation.add("Atan", slope)
-    angle = operation.add("Where", has_no_run, operation.like(math.pi / 2, up), angle)
-    angle = operation.add("Where", is_zero, zero, angle)
-    turned = operation.add("Sub", operation.like(math.pi, up), angle)
-    angle = operation.add("Where", _is_negative(operation, along), turned, angle)
-    signed = operation.add("Where", _is_negative(operation, up), operation.add("Neg", angle), angle)
+    up, along = _operands(op, node)
+    check_floats(node, up, along)
+    rise, run = op.Abs(up), op.Abs(along)
+    is_diagonal, has_no_run = op.Equal(rise, run), op.Equal(run, 0)
+    divisor = op.Where(op.Or(is_diagonal, has_no_run), 1, run)
+    angle = op.Atan(op.Where(is_diagonal, 1, rise) / divisor)
+    angle = op.Where(has_no_run, math.pi / 2, angle)
+    angle = op.Where(op.And(is_diagonal, has_no_run), 0, angle)
+    angle = op.Where(_is_negative(op, along), op.Sub(math.pi, angle), angle)
+    signed = op.Where(_is_negative(op, up), -angle, angle)
     # Comparisons with NaN are false, so that it has no way into what is chosen.
-    unknown = operation.add("Add", up, along)
-    is_unknown = operation.add(
-        "Or", *(operation.add("IsNaN", operation.in_float(each)) for each in (up, along))
-    )
-    return [operation.add("Where", is_unknown, unknown, signed)]
+    is_unknown = op.Or(*(op.IsNaN(op.in_float(operand)) for operand in (up, along)))
+    return op.Where(is_unknown, up + along, signed)
 
 
-def _is_negative(operation: Operation, x: Tensor) -> Tensor:
+def _is_negative(op: Graph, x: Tensor) -> Tensor:
     """Return where the sign bit of a number is set: that of -0 shows in its reciprocal."""
-    zero, inverse = operation.like(0, x), operation.add("Reciprocal", x)
-    return operation.add("Or", operation.add("Less", x, zero), operation.add("Less", inverse, zero))
+    return op.Or(op.Less(x, 0), op.Less(op.Reciprocal(x), 0))
 
 
 @rule("Softplus")
-def _softplus(operation: Operation) -> Sequence[Tensor]:
+def _softplus(op: Graph, node: Operation) -> Results:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
-    x = operation.x
-    shrunk = operation.add("Exp", operation.add("Neg", operation.add("Abs", x)))
-    rest = operation.add("Log", operation.add("Add", shrunk, operation.like(1, x)))
-    return [operation.add("Add", operation.add("Max", x, operation.like(0, x)), rest)]
+    return op.Max(node.x, 0) + op.Log(op.Exp(-op.Abs(node.x)) + 1)
 
 
-@chip_rule("Swish")
-def _swish(operation: Operation) -> Sequence[Tensor]:
-    return [operation.add("Mul", operation.x, operation.add("Sigmoid", operation.x))]
+chip_rule("Swish")(expansions.swish)
 
 
 @chip_rule("GeluErf")
-def _exact_gelu(operation: Operation) -> Sequence[Tensor]:
+def _exact_gelu(op: Graph, node: Operation) -> Results:
     """The chip's Gelu in the exact form."""
-    check_floats(operation, operation.x)
-    return [operation.add("Gelu", operation.x, domain="ai.graphcore", approximate="none")]
+    check_floats(node, node.x)
+    return op.chip("Gelu", node.x, approximate="none")
 
 
 @rule("Round")
 @chip_rule("Round")
-def _round(operation: Operation) -> Sequence[Tensor]:
+def _round(op: Graph, node: Operation) -> Results:
     """Poplar rounds halves away from zero. Half of the distance to the next number must not be
     added: large numbers, and the one below 0.5, round that sum."""
-    x = operation.x
-    size = operation.add("Abs", x)
-    below = operation.add("Floor", size)
-    grows = operation.add("Less", operation.add("Sub", size, below), operation.like(0.5, x))
-    above = operation.add("Add", below, operation.like(1, x))
-    rounded = operation.add("Where", grows, below, above)
-    return [operation.add("Mul", operation.add("Sign", x), rounded)]
+    size = op.Abs(node.x)
+    below = op.Floor(size)
+    return op.Sign(node.x) * op.Where(op.Less(size - below, 0.5), below, below + 1)
 
 
 @chip_rule("NearbyInt")
-def _nearby_int(operation: Operation) -> Sequence[Tensor]:
+def _nearby_int(op: Graph, node: Operation) -> Results:
     """Halves are rounded to even."""
-    return [operation.add("Round", operation.x)]
-
-
-@chip_rule("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseXnor")
-def _bits(operation: Operation) -> Sequence[Tensor]:
-    left, right = _operands(operation)
-    op_type = operation.node.op_type
-    if op_type == "BitwiseXnor":
-        return [operation.add("BitwiseNot", operation.add("BitwiseXor", left, right))]
-    return [operation.add(op_type, left, right)]
-
-
-@chip_rule("BitwiseNot")
-def _bitwise_not(operation: Operation) -> Sequence[Tensor]:
-    return [operation.add("BitwiseNot", operation.x)]
+    return op.Round(node.x)

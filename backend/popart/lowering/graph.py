@@ -7,10 +7,10 @@ each node's results when the node is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ import onnx
 from onnx import TensorProto, checker, defs, helper, numpy_helper, shape_inference
 from onnxgraph import (
     STANDARD_DOMAINS,
+    Operand,
+    Tape,
+    Value,
     infer_shapes,
     iter_bodies,
     iter_reads,
@@ -34,16 +37,35 @@ MAX_KNOWN: Final = 1 << 16
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Tensor of the graph that is written."""
+class Tensor(Value):
+    """Value of the graph that is written, whose type and shape are always known."""
 
-    name: str
-    type: int
-    """Element type of `onnx.TensorProto`."""
+    __slots__ = ("is_constant", "shape")
     shape: tuple[int, ...]
-    is_constant: bool = False
+    is_constant: bool
     """True if its value is known when the session is made."""
+
+    def __new__(
+        cls,
+        tape: Tape,
+        name: str,
+        element_type: int,
+        shape: Sequence[int],
+        *,
+        is_constant: bool = False,
+    ) -> Tensor:
+        tensor = super().__new__(cls, tape, name, element_type)
+        assert isinstance(tensor, Tensor)
+        tensor.shape, tensor.is_constant = tuple(shape), is_constant
+        return tensor
+
+    if TYPE_CHECKING:
+        # Arithmetic makes tensors of the same graph.
+        __add__: Callable[[Tensor, Operand], Tensor]
+        __sub__: Callable[[Tensor, Operand], Tensor]
+        __mul__: Callable[[Tensor, Operand], Tensor]
+        __truediv__: Callable[[Tensor, Operand], Tensor]
+        __neg__: Callable[[Tensor], Tensor]
 
     @property
     def rank(self) -> int:
@@ -58,7 +80,23 @@ class Tensor:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Return NumPy's type of the elements."""
-        return helper.tensor_dtype_to_np_dtype(self.type)
+        return helper.tensor_dtype_to_np_dtype(self.element_type)
+
+    def with_shape(self, shape: Sequence[int]) -> Tensor:
+        """Return the tensor with another shape, as a description of another tensor."""
+        return Tensor(self.tape, self, self.element_type, shape, is_constant=self.is_constant)
+
+    def on(self, tape: Tape) -> Tensor:
+        """Return the tensor with a tape to which its arithmetic adds nodes."""
+        return Tensor(tape, self, self.element_type, self.shape, is_constant=self.is_constant)
+
+    def as_variable(self) -> Tensor:
+        """Return the tensor as one whose value is not known before a run."""
+        return Tensor(self.tape, self, self.element_type, self.shape)
+
+
+class RejectedNodeError(Exception):
+    """The standard does not allow a node."""
 
 
 class EffectKind(Enum):
@@ -91,6 +129,8 @@ class _Shared:
     """Outputs that no name of the given graph stands for yet."""
     renamed: dict[str, str] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors that nodes make, by their names."""
     values: dict[str, Array] = field(default_factory=dict)
     effects: dict[str, Effect] = field(default_factory=dict)
     """Effects by the names of their tensors."""
@@ -100,8 +140,12 @@ class _Shared:
     """Initializers whose values differ between replicas, so that none is known."""
 
 
-class Graph:
-    """Graph that is written: the main graph or a body."""
+class Graph(Tape):
+    """Graph that is written: the main graph or a body.
+
+    It is a tape that infers each node's results at once, so that rules can ask for the shapes of
+    what they write, and whose constants are nodes: each body has its own.
+    """
 
     def __init__(
         self,
@@ -116,10 +160,11 @@ class Graph:
             taken: names of the main graph's tensors.
             nodes: list to which nodes are added; None for a list of its own.
         """
+        prefix = parent.prefix if parent else ""
+        super().__init__(prefix, OPSET, nodes=[] if nodes is None else nodes)
         self.parent = parent
         self.tensors: dict[str, Tensor] = {}
         """Tensors by the names that the given graph has for them."""
-        self.nodes: list[onnx.NodeProto] = [] if nodes is None else nodes
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
         self.placement: dict[str, int] = {}
         """Attributes that the next nodes get."""
@@ -127,12 +172,43 @@ class Graph:
             parent._shared if parent else _Shared(taken or set())  # noqa: SLF001 - its own class
         )
 
+    if TYPE_CHECKING:
+        # What a graph adds is a tensor.
+        def __getattr__(self, op_type: str) -> Callable[..., Tensor]: ...
+        def add(self, op_type: str, *inputs: Operand, **attributes: Any) -> Tensor: ...
+        def ints(self, values: npt.ArrayLike) -> Tensor: ...
+        def like(self, value: npt.ArrayLike, element_type: int) -> Tensor: ...
+        def chip(self, op_type: str, *inputs: Operand, **attributes: Any) -> Tensor: ...
+
+    def type(self, name: str) -> int:
+        """Return the element type of a tensor of the given graph; 0 if it is not known."""
+        tensor = self.find(name)
+        return tensor.element_type if tensor is not None else 0
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor of the given graph; None if it is not known."""
+        tensor = self.find(name)
+        return tensor.shape if tensor is not None else None
+
+    def rank(self, name: str) -> int | None:
+        """Return the number of axes of a tensor of the given graph; None if it is not known."""
+        tensor = self.find(name)
+        return tensor.rank if tensor is not None else None
+
+    def value(self, name: str) -> Array | None:
+        """Return the value of a tensor of the given graph, if it is known when the session is
+        made."""
+        tensor = self.find(name)
+        return self.value_of(tensor) if tensor is not None else None
+
     def find(self, name: str) -> Tensor | None:
         """Return the tensor that a name of the given graph stands for here; None if unknown."""
         graph: Graph | None = self
         while graph is not None:
             if name in graph.tensors:
-                return graph.tensors[name]
+                tensor = graph.tensors[name]
+                # What is computed from an outer tensor here belongs to this graph.
+                return tensor if graph is self else tensor.on(self)
             graph = graph.parent
         return None
 
@@ -141,14 +217,20 @@ class Graph:
         """Return the initializers of the given graph."""
         return self._shared.weights
 
-    def new_name(self, wanted: str) -> str:
+    def new_name(self, wanted: str = "") -> str:
         """Return a name that no tensor has, and take it."""
-        shared, name = self._shared, wanted
+        shared = self._shared
+        name = wanted = wanted or self.prefix
         while name in shared.taken:
             shared.counts[wanted] = shared.counts.get(wanted, 0) + 1
             name = f"{wanted}/{shared.counts[wanted]}"
         shared.taken.add(name)
         return name
+
+    def name_outputs(self, op_type: str, are_read: Iterable[bool]) -> list[str]:
+        """Return new names for a node's outputs; "" for those that nothing reads."""
+        base = f"{self.prefix or op_type}/{op_type}"
+        return [self.new_name(base) if is_read else "" for is_read in are_read]
 
     def add_weight(
         self, name: str, proto: TensorProto, *, is_constant: bool, is_split: bool = False
@@ -157,97 +239,122 @@ class Graph:
         self._shared.weights[name] = proto
         if is_split:
             self._shared.split.add(name)
-        made = Tensor(name, proto.data_type, tuple(proto.dims), is_constant and not is_split)
-        self.tensors[name] = made
-        return made
+        constant = is_constant and not is_split
+        tensor = Tensor(self, name, proto.data_type, proto.dims, is_constant=constant)
+        self.tensors[name] = tensor
+        return tensor
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Tensor:
-        """Return the tensor of a constant of this graph; equal ones are one.
+        """Return the tensor of a constant of this graph; equal ones are one. Without a type, arrays
+        keep theirs, and numbers are float.
 
         A body has its own: no shape inference looks for a constant's value outside of it.
         """
         array = _as_array(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            made = self._constants[key] = self.add_constant(array)
-            self._shared.fresh.discard(made.name)
+            tensor = self._constants[key] = self.add_constant(array)
+            self._shared.fresh.discard(tensor)
         return self._constants[key]
 
-    def add_constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Tensor:
+    def add_constant(self, value: npt.ArrayLike) -> Tensor:
         """Add a constant of this graph, and return its tensor."""
-        array, shared = _as_array(value, dtype), self._shared
+        array, shared = _as_array(value, None), self._shared
         name = self.new_name("constant")
         proto = numpy_helper.from_array(array, name)
         node = helper.make_node("Constant", [], [name], name=name, value=proto)
         self.nodes.append(node)
         shared.values[name] = array
-        shared.makers[name] = node
-        shared.fresh.add(name)
-        return Tensor(name, proto.data_type, array.shape, is_constant=True)
+        tensor = Tensor(self, name, proto.data_type, array.shape, is_constant=True)
+        self._note(node, [tensor])
+        return tensor
 
-    def add(
+    def _note(self, node: onnx.NodeProto, tensors: Iterable[Tensor]) -> None:
+        """Note which tensors a new node makes."""
+        for tensor in filter(None, tensors):
+            self._shared.makers[tensor] = node
+            self._shared.tensors[tensor] = tensor
+            self._shared.fresh.add(tensor)
+
+    def add_all(  # type: ignore[override]  # a list of tensors is no list of values
         self,
+        outputs: int | Sequence[str],
         op_type: str,
-        inputs: Sequence[Tensor | None],
-        *,
-        outputs: int | Sequence[bool] = 1,
-        domain: str = "",
-        prefix: str = "",
+        *inputs: Operand,
         results: Sequence[Tensor] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """Add a node and return its outputs.
+        """Add a node and return its outputs, given by their number or their names.
 
         Args:
+            outputs: number of outputs, or their names; "" for one that nothing reads.
             op_type: operator.
-            inputs: its inputs; None for absent ones.
-            outputs: number of outputs, or for each of them whether it is wanted.
-            domain: domain of the operator.
-            prefix: prefix of the outputs' names.
+            *inputs: its inputs: tensors, None for absent ones, and numbers.
             results: types and shapes of the outputs, if they need not be inferred.
-            **attributes: attributes; None for absent ones.
+            **attributes: attributes and the domain; None for absent ones.
 
         Raises:
-            ValueError: If the standard does not allow the node; the text says why.
+            RejectedNodeError: If the standard does not allow the node; the text says why.
         """
-        wanted = [True] * outputs if isinstance(outputs, int) else outputs
-        base = prefix or op_type
-        names = [self.new_name(f"{base}/{op_type}") if each else "" for each in wanted]
-        given = [source.name if source else "" for source in inputs]
-        while given and not given[-1]:
-            given.pop()
-        kept = {name: value for name, value in attributes.items() if value is not None}
-        node = helper.make_node(op_type, given, names, name=names[0], domain=domain, **kept)
-        known = {source.name: source for source in inputs if source is not None}
+        if isinstance(outputs, int):
+            outputs = self.name_outputs(op_type, [True] * outputs)
+        super().add_all(outputs, op_type, *inputs, **attributes)
+        node = self.nodes[-1]
+        node.name = outputs[0]
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        read = {str(source): source for source in inputs if isinstance(source, Tensor)}
+        # The other inputs are constants, which the tape has just made.
+        sources = {
+            name: read.get(name) or self._shared.tensors[name] for name in node.input if name
+        }
         if results is None:
-            types = self._infer(node, known)
+            types = self._infer(node, sources)
         else:
             types = {
-                name: (each.type, each.shape) for name, each in zip(names, results, strict=True)
+                name: (like.element_type, like.shape)
+                for name, like in zip(outputs, results, strict=True)
             }
         for key, value in self.placement.items():
             set_attribute(node, key, value)
-        self.nodes.append(node)
-        constant = _may_fold(node) and all(each.is_constant for each in known.values())
-        made = []
-        for name in names:
-            if name:
-                self._shared.makers[name] = node
-                self._shared.fresh.add(name)
-            element, shape = types.get(name, (TensorProto.UNDEFINED, ()))
-            made.append(Tensor(name, element, shape, constant))
-        return made
+        constant = _may_fold(node) and all(source.is_constant for source in sources.values())
+        unknown = TensorProto.UNDEFINED, ()
+        tensors = [
+            Tensor(self, name, *types.get(name, unknown), is_constant=constant) for name in outputs
+        ]
+        self._note(node, tensors)
+        return tensors
+
+    def cast(self, tensor: Tensor, to: int) -> Tensor:
+        """Return the tensor in another type."""
+        return tensor if tensor.element_type == to else self.Cast(tensor, to=to)
+
+    def in_float(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in float."""
+        return self.cast(tensor, TensorProto.FLOAT)
+
+    def reshape(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return the tensor in another shape."""
+        if tuple(shape) == tensor.shape:
+            return tensor
+        return self.Reshape(tensor, self.ints(shape), allowzero=1 if 0 in shape else None)
+
+    def transpose(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
+        """Return the tensor with its axes in another order."""
+        if list(order) == list(range(tensor.rank)):
+            return tensor
+        return self.Transpose(tensor, perm=list(order))
 
     def _infer(
         self, node: onnx.NodeProto, known: Mapping[str, Tensor]
     ) -> dict[str, tuple[int, tuple[int, ...]]]:
         """Return the types and shapes of a node's outputs."""
-        types = {name: _type_of(each) for name, each in known.items()}
+        types = {name: _type_of(tensor) for name, tensor in known.items()}
         try:
             if node.domain in STANDARD_DOMAINS:
                 _check_types(node, known)
-                data = {name: self._read(each) for name, each in known.items()}
-                found = shape_inference.infer_node_outputs(
+                data = {name: self._read(tensor) for name, tensor in known.items()}
+                results = shape_inference.infer_node_outputs(
                     defs.get_schema(node.op_type, OPSET),
                     node,
                     types,
@@ -255,29 +362,29 @@ class Graph:
                     opset_imports=[helper.make_opsetid("", OPSET)],
                 )
             else:
-                found = _infer_alone(node, types)
+                results = _infer_alone(node, types)
         except _INFERENCE_ERRORS as error:
-            raise ValueError(" ".join(str(error).split())) from error
-        return {name: _read_type(name, value) for name, value in found.items() if name}
+            raise RejectedNodeError(" ".join(str(error).split())) from error
+        return {name: _read_type(name, value) for name, value in results.items() if name}
 
     def _read(self, tensor: Tensor) -> TensorProto | None:
-        if not tensor.is_constant or tensor.size > MAX_KNOWN or tensor.type in _FLOATS:
+        if not tensor.is_constant or tensor.size > MAX_KNOWN or tensor.element_type in _FLOATS:
             return None
         value = self.value_of(tensor)
-        return None if value is None else numpy_helper.from_array(value, tensor.name)
+        return None if value is None else numpy_helper.from_array(value, tensor)
 
     def value_of(self, tensor: Tensor) -> Array | None:
         """Return a tensor's value, if it is known when the session is made."""
         shared = self._shared
-        if tensor.name in shared.values:
-            return shared.values[tensor.name]
-        if tensor.name in shared.split:
+        if tensor in shared.values:
+            return shared.values[tensor]
+        if tensor in shared.split:
             return None
-        if tensor.name in shared.weights:
-            shared.values[tensor.name] = read_array(shared.weights[tensor.name])
+        if tensor in shared.weights:
+            shared.values[tensor] = read_array(shared.weights[tensor])
         elif tensor.is_constant:
-            self._compute(tensor.name)
-        return shared.values.get(tensor.name)
+            self._compute(tensor)
+        return shared.values.get(tensor)
 
     def _compute(self, name: str) -> None:
         """Compute a constant by ONNX's own definitions in Python."""
@@ -297,12 +404,16 @@ class Graph:
                 [_without_placement(node)],
                 "constant",
                 [helper.make_value_info(feed, onnx.TypeProto()) for feed in feeds],
-                [helper.make_value_info(each, onnx.TypeProto()) for each in node.output if each],
+                [
+                    helper.make_value_info(output, onnx.TypeProto())
+                    for output in node.output
+                    if output
+                ],
             )
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-            found = _evaluator()(model).run(None, feeds)
+            results = _evaluator()(model).run(None, feeds)
             shared.values.update(
-                zip(filter(None, node.output), map(np.asarray, found), strict=True)
+                zip(filter(None, node.output), map(np.asarray, results), strict=True)
             )
 
     def _value(self, name: str) -> Array:
@@ -314,10 +425,14 @@ class Graph:
         """Let the session act on a tensor of the main graph; in bodies nothing happens."""
         if self.parent is not None and self.nodes is not self._root.nodes:
             return
-        made = self.add("Identity", [tensor], prefix=f"{effect.kind.value}")[0]
-        self._shared.fresh.discard(made.name)
-        self._shared.effects[made.name] = effect
-        self._root.tensors[made.name] = made
+        output = self.copy_of(tensor, effect.kind.value)
+        self._shared.fresh.discard(output)
+        self._shared.effects[output] = effect
+        self._root.tensors[output] = output
+
+    def copy_of(self, tensor: Tensor, prefix: str) -> Tensor:
+        """Add an Identity of a tensor, which is named after the prefix."""
+        return self.add_all([self.new_name(f"{prefix}/Identity")], "Identity", tensor)[0]
 
     @property
     def _root(self) -> Graph:
@@ -328,17 +443,16 @@ class Graph:
         """Return the effects by the names of their tensors."""
         return self._shared.effects
 
-    def bind(self, name: str, made: Tensor) -> Tensor:
+    def bind(self, name: str, tensor: Tensor) -> None:
         """Give a tensor the name that the given graph has for it."""
         shared = self._shared
-        if made.name not in shared.fresh:
-            made = self.add("Identity", [made], prefix=name)[0]
-        shared.fresh.discard(made.name)
+        if tensor not in shared.fresh:
+            tensor = self.copy_of(tensor, name)
+        shared.fresh.discard(tensor)
         own = name if self.parent is None else self.new_name(name)
         shared.taken.add(own)
-        shared.renamed[made.name] = own
-        self.tensors[name] = made
-        return made
+        shared.renamed[tensor] = own
+        self.tensors[name] = tensor
 
     def forget_fresh(self) -> None:
         """Let no output that has no name yet get one."""
@@ -346,9 +460,9 @@ class Graph:
 
     def write_nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes of the main graph, and of its bodies, with their final names."""
-        made = onnx.GraphProto(node=self.nodes)
-        rename(made, self._shared.renamed)
-        return list(made.node)
+        renamed = onnx.GraphProto(node=self.nodes)
+        rename(renamed, self._shared.renamed)
+        return list(renamed.node)
 
 
 _INFERENCE_ERRORS = (
@@ -365,7 +479,9 @@ _FLOATS = frozenset(
 
 
 def _as_array(value: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
-    return np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+    own_dtype = getattr(value, "dtype", np.float32)
+    array = np.asarray(value, own_dtype if dtype is None else dtype)
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _evaluator() -> Callable[[onnx.ModelProto], Any]:
@@ -382,34 +498,34 @@ def _may_fold(node: onnx.NodeProto) -> bool:
 
 
 def _type_of(tensor: Tensor) -> onnx.TypeProto:
-    return helper.make_tensor_type_proto(tensor.type, tensor.shape)
+    return helper.make_tensor_type_proto(tensor.element_type, tensor.shape)
 
 
 def _read_type(name: str, found: onnx.TypeProto) -> tuple[int, tuple[int, ...]]:
     tensor = found.tensor_type
     sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
     if not tensor.HasField("shape") or min(sizes, default=0) < 0:
-        raise ValueError(f"the shape of {name!r} depends on the data")
+        raise RejectedNodeError(f"the shape of {name!r} depends on the data")
     return tensor.elem_type, tuple(sizes)
 
 
 def _without_placement(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return a node as the standard knows it."""
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    del made.attribute[:]
-    made.attribute.extend(entry for entry in node.attribute if not entry.name.startswith("__"))
-    return made
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    del plain.attribute[:]
+    plain.attribute.extend(entry for entry in node.attribute if not entry.name.startswith("__"))
+    return plain
 
 
 def _check_types(node: onnx.NodeProto, known: Mapping[str, Tensor]) -> None:
-    """Raise ValueError for an input of a type that the operator does not take."""
+    """Raise RejectedNodeError for an input of a type that the operator does not take."""
     schema = defs.get_schema(node.op_type, OPSET)
     for place, name in enumerate(node.input):
         parameter = schema.inputs[min(place, len(schema.inputs) - 1)]
-        if name and _NAMES[known[name].type] not in parameter.types:
-            shown = TensorProto.DataType.Name(known[name].type)
-            raise ValueError(f"{node.op_type} does not take {shown} as {parameter.name!r}")
+        if name and _NAMES[known[name].element_type] not in parameter.types:
+            shown = TensorProto.DataType.Name(known[name].element_type)
+            raise RejectedNodeError(f"{node.op_type} does not take {shown} as {parameter.name!r}")
 
 
 _NAMES = {
@@ -426,9 +542,9 @@ def _infer_alone(
     graph = helper.make_graph(
         [node],
         "alone",
-        [helper.make_value_info(name, each) for name, each in types.items()],
+        [helper.make_value_info(name, kind) for name, kind in types.items()],
         [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(node.domain, 1)]
-    found = infer_shapes(helper.make_model(graph, opset_imports=opsets)).graph
-    return {value.name: value.type for value in found.output}
+    inferred = infer_shapes(helper.make_model(graph, opset_imports=opsets)).graph
+    return {value.name: value.type for value in inferred.output}

@@ -4,14 +4,13 @@ acts on its value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from onnx import TensorProto
+from onnxgraph import Results
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.elementwise import check_type
-from popart.lowering.graph import Effect, EffectKind, Tensor
+from popart.lowering.graph import Effect, EffectKind, Graph, Tensor
 from popart.lowering.operation import Operation, chip_rule, rule, type_name
 
 _RANDOM = {"Normal": {"mean": 0.0, "scale": 1.0}, "Uniform": {"low": 0.0, "high": 1.0}}
@@ -21,76 +20,72 @@ _FLAT = 2
 
 
 @rule("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-def _draw(operation: Operation) -> Sequence[Tensor]:
+def _draw(op: Graph, node: Operation) -> Results:
     """Numbers are drawn in float; the session seeds the operator."""
-    if operation.attribute("seed") is not None:
+    if node.get("seed") is not None:
         raise popart_exception(
-            f"{operation.identifier}: Optional seed attribute is not supported. Use "
+            f"{node.identifier}: Optional seed attribute is not supported. Use "
             "session::setRandomSeed instead."
         )
-    name, is_like = operation.node.op_type.removesuffix("Like"), "Like" in operation.node.op_type
-    kind = operation.attribute("dtype")
-    shape = operation.x.shape if is_like else operation.attribute("shape", ())
-    element = int(kind or (operation.x.type if is_like else TensorProto.FLOAT))
+    name, is_like = node.node.op_type.removesuffix("Like"), "Like" in node.node.op_type
+    kind = node.get("dtype")
+    shape = node.x.shape if is_like else node.get("shape", ())
+    element = int(kind or (node.x.element_type if is_like else TensorProto.FLOAT))
     check_type(element)
-    kept = {
-        key: float(operation.attribute(key, default))
+    parameters = {
+        key: float(node.get(key, default))
         for key, default in _RANDOM[name.removeprefix("Random")].items()
     }
-    start, spread = kept.values()
+    start, spread = parameters.values()
     if name == "RandomUniform":
         spread -= start
-    if spread > 0:
-        made = operation.add(name, dtype=TensorProto.FLOAT, shape=list(shape), **kept)
-        return [operation.cast(made, element)]
     # ONNX Runtime draws from proper distributions only.
-    made = operation.add(name, dtype=TensorProto.FLOAT, shape=list(shape))
-    scaled = operation.add("Mul", made, operation.constant(np.float32(spread)))
-    moved = operation.add("Add", scaled, operation.constant(np.float32(start)))
-    return [operation.cast(moved, element)]
+    is_proper = spread > 0
+    drawn = op.add(
+        name, dtype=TensorProto.FLOAT, shape=list(shape), **(parameters if is_proper else {})
+    )
+    return op.cast(drawn if is_proper else drawn * spread + start, element)
 
 
 @chip_rule("PrintTensor")
-def _print(operation: Operation) -> Sequence[Tensor]:
+def _print(op: Graph, node: Operation) -> Results:
     """Its input; the session prints its value."""
-    title = operation.attribute("title") or operation.node.input[0]
-    attributes = {entry.name: operation.attribute(entry.name) for entry in operation.node.attribute}
-    operation.graph.add_effect(Effect(EffectKind.PRINT, str(title), attributes), operation.x)
-    return [operation.x]
+    title = node.get("title") or node.node.input[0]
+    attributes = {entry.name: node.get(entry.name) for entry in node.node.attribute}
+    op.add_effect(Effect(EffectKind.PRINT, str(title), attributes), node.x)
+    return node.x
 
 
 @chip_rule("Abort")
-def _abort(operation: Operation) -> Sequence[Tensor]:
+def _abort(op: Graph, node: Operation) -> Results:
     """The session raises an error if the value is not zero; without an input always."""
-    condition = operation.optional(0)
+    condition = node.optional(0)
     if condition is None:
-        condition = operation.constant(np.ones((), np.int32))
+        condition = op.constant(np.ones((), np.int32))
     if condition.size > 1:
         raise popart_exception("Conditional abort op can only test a scalar tensor")
-    operation.graph.add_effect(
-        Effect(EffectKind.ABORT), operation.cast(condition, TensorProto.FLOAT)
-    )
+    op.add_effect(Effect(EffectKind.ABORT), op.cast(condition, TensorProto.FLOAT))
     return []
 
 
 @chip_rule("CopyVarUpdate")
-def _update_variable(operation: Operation) -> Sequence[Tensor]:
+def _update_variable(op: Graph, node: Operation) -> Results:
     """The new value, which the variable has from the next run on."""
-    variable, updater = operation.input(0), operation.input(1)
-    if (variable.type, variable.shape) != (updater.type, updater.shape):
+    variable, updater = node.input(0), node.input(1)
+    if (variable.element_type, variable.shape) != (updater.element_type, updater.shape):
         raise popart_exception(
-            f"{operation.describe()}: the variable is {type_name(variable)} "
+            f"{node.describe()}: the variable is {type_name(variable)} "
             f"{format_shape(variable.shape)}, the updater {type_name(updater)} "
             f"{format_shape(updater.shape)}"
         )
-    operation.graph.add_effect(Effect(EffectKind.UPDATE, operation.node.input[0]), updater)
-    return [updater]
+    op.add_effect(Effect(EffectKind.UPDATE, node.node.input[0]), updater)
+    return updater
 
 
 @chip_rule("SplineWeighting")
-def _weigh_by_splines(operation: Operation) -> Sequence[Tensor]:
+def _weigh_by_splines(op: Graph, node: Operation) -> Results:
     """Sum over s of basis[e, s] times the product of input[e] and weight[weight_index[e, s]]."""
-    x, weights, basis, indices = (operation.input(place) for place in range(4))
+    x, weights, basis, indices = (node.input(place) for place in range(4))
     for name, tensor, rank in (
         ("input", x, _FLAT),
         ("weight", weights, _FLAT + 1),
@@ -102,23 +97,20 @@ def _weigh_by_splines(operation: Operation) -> Sequence[Tensor]:
                 f"SplineWeightingOp::setup: {name} tensor is not a {rank}-D tensor. "
                 f"{name[0].upper()}{name[1:]} tensor rank = {tensor.rank}."
             )
-    chosen = operation.add("Gather", weights, operation.cast(indices, TensorProto.INT32), axis=0)
-    rows = operation.reshape(x, [x.shape[0], 1, 1, x.shape[1]])
-    made = operation.add("MatMul", rows, chosen)
-    made = operation.reshape(made, [*basis.shape, weights.shape[2]])
-    share = operation.reshape(basis, [*basis.shape, 1])
-    axes = operation.numbers(np.asarray([1]))
-    return [operation.add("ReduceSum", operation.add("Mul", made, share), axes, keepdims=0)]
+    chosen = op.Gather(weights, op.cast(indices, TensorProto.INT32), axis=0)
+    rows = op.reshape(x, [x.shape[0], 1, 1, x.shape[1]])
+    products = op.reshape(op.MatMul(rows, chosen), [*basis.shape, weights.shape[2]])
+    return op.ReduceSum(products * op.reshape(basis, [*basis.shape, 1]), axes=[1], keepdims=0)
 
 
 @chip_rule("SplineBasis")
-def _spline_basis(operation: Operation) -> Sequence[Tensor]:
+def _spline_basis(op: Graph, node: Operation) -> Results:
     """B-splines of each coordinate at the knots around it, multiplied over the coordinates.
 
     Coordinate d of kernel_size k is scaled to k - degree knots if the spline is open, else to k; s
     counts the knots in base degree + 1 (torch-spline-conv, whose operator this is).
     """
-    pseudo, sizes, is_open = (operation.input(place) for place in range(3))
+    pseudo, sizes, is_open = (node.input(place) for place in range(3))
     for name, tensor, rank in (
         ("pseudo", pseudo, _FLAT),
         ("kernelSize", sizes, 1),
@@ -129,7 +121,7 @@ def _spline_basis(operation: Operation) -> Sequence[Tensor]:
                 f"SplineBasisOp::setup: {name} tensor is not a {rank}-D tensor. "
                 f"{name[0].upper()}{name[1:]} tensor rank = {tensor.rank}."
             )
-    degree = int(operation.attribute("degree", 0))
+    degree = int(node.get("degree", 0))
     if not 1 <= degree <= 3:  # noqa: PLR2004
         raise popart_exception(
             f"SplineBasisOp::setup: the degree must be 1, 2 or 3, found {degree}"
@@ -137,44 +129,30 @@ def _spline_basis(operation: Operation) -> Sequence[Tensor]:
     edges, coordinates = pseudo.shape
     count = (degree + 1) ** coordinates
     steps = np.arange(count)[:, None] // (degree + 1) ** np.arange(coordinates) % (degree + 1)
-    numbers = operation.cast(sizes, pseudo.type)
-    opened = operation.cast(is_open, pseudo.type)
-    knots = operation.add(
-        "Sub", numbers, operation.add("Mul", opened, operation.like(degree, pseudo))
-    )
-    scaled = operation.add("Mul", pseudo, knots)
-    first = operation.add("Floor", scaled)
-    off = operation.reshape(operation.add("Sub", scaled, first), [edges, 1, coordinates])
-    values = [_spline(operation, off, degree, step) for step in range(degree + 1)]
-    stacked = operation.add("Concat", *values, axis=1)
-    rows = operation.constant(np.broadcast_to(steps, (edges, count, coordinates)).astype(np.int64))
-    axes = operation.numbers(np.asarray([2]))
-    basis = operation.add(
-        "ReduceProd", operation.add("GatherElements", stacked, rows, axis=1), axes, keepdims=0
-    )
-    whole = operation.reshape(operation.cast(first, TensorProto.INT32), [edges, 1, coordinates])
-    places = operation.add("Add", whole, operation.constant(steps.astype(np.int32)))
-    places = operation.add("Mod", places, sizes, fmod=0)
-    before = operation.add(
-        "CumSum",
-        operation.add("Log", operation.in_float(numbers)),
-        operation.numbers(np.int64(0)),
-        exclusive=1,
-    )
-    strides = operation.cast(
-        operation.add("Round", operation.add("Exp", before)), TensorProto.INT32
-    )
-    index = operation.add("ReduceSum", operation.add("Mul", places, strides), axes, keepdims=0)
-    return [basis, operation.cast(index, sizes.type)]
+    numbers = op.cast(sizes, pseudo.element_type)
+    scaled = pseudo * (numbers - op.cast(is_open, pseudo.element_type) * degree)
+    first = op.Floor(scaled)
+    off = op.reshape(scaled - first, [edges, 1, coordinates])
+    values = [_spline(op, off, degree, step) for step in range(degree + 1)]
+    stacked = op.Concat(*values, axis=1)
+    rows = op.constant(np.broadcast_to(steps, (edges, count, coordinates)).astype(np.int64))
+    basis = op.ReduceProd(op.GatherElements(stacked, rows, axis=1), axes=[2], keepdims=0)
+    corner = op.reshape(op.cast(first, TensorProto.INT32), [edges, 1, coordinates])
+    places = op.Mod(corner + steps, sizes, fmod=0)
+    # A stride is the product of the sizes before: the rounded exponential of a sum of logarithms.
+    before = op.CumSum(op.Log(op.in_float(numbers)), op.ints(0), exclusive=1)
+    strides = op.cast(op.Round(op.Exp(before)), TensorProto.INT32)
+    index = op.ReduceSum(places * strides, axes=[2], keepdims=0)
+    return [basis, op.cast(index, sizes.element_type)]
 
 
-def _spline(operation: Operation, v: Tensor, degree: int, step: int) -> Tensor:
+def _spline(op: Graph, v: Tensor, degree: int, step: int) -> Tensor:
     """Return the B-spline of a degree at knot `step` as a polynomial of the distance v."""
     coefficients = _SPLINES[degree][step]
-    found = operation.like(np.full(v.shape, coefficients[-1]), v)
+    value = op.like(np.full(v.shape, coefficients[-1]), v.element_type)
     for coefficient in reversed(coefficients[:-1]):
-        found = operation.add("Add", operation.add("Mul", found, v), operation.like(coefficient, v))
-    return found
+        value = value * v + coefficient
+    return value
 
 
 _SPLINES = {

@@ -7,86 +7,85 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnxgraph import Results
 
 from popart.errors import format_shape, popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import FLOATS, Operation, check_floats, rule
 from popart.windows import check_lengths
 
 
 @rule("MaxPool")
-def _max_pool(operation: Operation) -> Sequence[Tensor]:
-    if operation.attribute("storage_order", 0):
+def _max_pool(op: Graph, node: Operation) -> Results:
+    if node.get("storage_order", 0):
         raise popart_exception("storage_order != 0, not supported")
-    dilations = operation.attribute("dilations") or ()
+    dilations = node.get("dilations") or ()
     if any(dilation != 1 for dilation in dilations):
         raise popart_exception(
             f"MaxPool has dilations {format_shape(dilations)}. Dilations of value other than 1 are "
             "currently not supported."
         )
-    if operation.has_output(1):
-        raise popart_exception(f"{operation.describe()}: the output 'Indices' is not supported")
-    return [_pool(operation)]
+    if node.has_output(1):
+        raise popart_exception(f"{node.describe()}: the output 'Indices' is not supported")
+    return _pool(op, node)
 
 
 @rule("AveragePool", "LpPool")
-def _average_pool(operation: Operation) -> Sequence[Tensor]:
-    if operation.attribute("count_include_pad", 0):
+def _average_pool(op: Graph, node: Operation) -> Results:
+    if node.get("count_include_pad", 0):
         raise popart_exception("`count_include_pad` is not supported")
-    check_floats(operation, operation.x)
-    return [_pool(operation)]
+    check_floats(node, node.x)
+    return _pool(op, node)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def _global_pool(operation: Operation) -> Sequence[Tensor]:
-    x, power = operation.x, int(operation.attribute("p", 2))
-    check_floats(operation, x)
+def _global_pool(op: Graph, node: Operation) -> Results:
+    x, power = node.x, int(node.get("p", 2))
+    check_floats(node, x)
     if x.rank < 3 or not all(x.shape[2:]) or power < 1:  # noqa: PLR2004
         raise popart_exception(
-            f"{operation.describe()}: expected an input with spatial axes that have elements, "
+            f"{node.describe()}: expected an input with spatial axes that have elements, "
             f"and a power of at least 1, found {format_shape(x.shape)} and {power}"
         )
-    named = {"p": power} if operation.node.op_type == "GlobalLpPool" else {}
-    return [operation.add(operation.node.op_type, x, **named)]
+    named = {"p": power} if node.node.op_type == "GlobalLpPool" else {}
+    return op.add(node.node.op_type, x, **named)
 
 
-def check_positive(operation: Operation, attributes: Mapping[str, Any]) -> None:
+def check_positive(node: Operation, attributes: Mapping[str, Any]) -> None:
     """Raise popart_exception for strides, dilations and kernels that are not positive."""
     for name in ("strides", "dilations", "kernel_shape"):
         values = list(attributes.get(name) or ())
         if any(value < 1 for value in values):
             raise popart_exception(
-                f"{operation.describe()}: {name} {format_shape(values)} must be positive"
+                f"{node.describe()}: {name} {format_shape(values)} must be positive"
             )
 
 
-def cut_pads(
-    operation: Operation, x: Tensor, pads: Sequence[int] | None
-) -> tuple[Tensor, list[int] | None]:
+def cut_pads(op: Graph, x: Tensor, pads: Sequence[int] | None) -> tuple[Tensor, list[int] | None]:
     """Return an input without what negative pads cut off its spatial axes, and the other pads."""
     if pads is None or min(pads, default=0) >= 0:
         return x, None if pads is None else list(pads)
     axes = x.rank - 2
     firsts = [max(-pad, 0) for pad in pads[:axes]]
     lasts = [size + min(pad, 0) for size, pad in zip(x.shape[2:], pads[axes:], strict=True)]
-    bounds = [operation.numbers(each) for each in (firsts, lasts, list(range(2, x.rank)))]
-    return operation.add("Slice", x, *bounds), [max(pad, 0) for pad in pads]
+    bounds = [op.ints(bound) for bound in (firsts, lasts, list(range(2, x.rank)))]
+    return op.Slice(x, *bounds), [max(pad, 0) for pad in pads]
 
 
-def _pool(operation: Operation) -> Tensor:
-    x, kernel = operation.x, list(operation.attribute("kernel_shape", ()))
+def _pool(op: Graph, node: Operation) -> Tensor:
+    x, kernel = node.x, list(node.get("kernel_shape", ()))
     axes = x.rank - 2
     if len(kernel) != axes or not kernel:
         raise popart_exception("invalid kernel_shape, not same rank as the tensor operated on")
-    named = {name: operation.attribute(name) for name in ("strides", "pads")}
-    check_lengths(named, axes)
-    check_positive(operation, {**named, "kernel_shape": kernel})
-    if operation.attribute("auto_pad", "NOTSET") != "NOTSET":
-        return _add_pool(operation, x, kernel, auto_pad=operation.attribute("auto_pad"), **named)
-    strides = list(named["strides"] or [1] * axes)
-    x, pads = cut_pads(operation, x, named["pads"] or [0] * 2 * axes)
+    attributes = {name: node.get(name) for name in ("strides", "pads")}
+    check_lengths(attributes, axes)
+    check_positive(node, {**attributes, "kernel_shape": kernel})
+    if node.get("auto_pad", "NOTSET") != "NOTSET":
+        return _add_pool(op, node, x, kernel, auto_pad=node.get("auto_pad"), **attributes)
+    strides = list(attributes["strides"] or [1] * axes)
+    x, pads = cut_pads(op, x, attributes["pads"] or [0] * 2 * axes)
     assert pads is not None  # they are given
-    if operation.attribute("ceil_mode", 0):
+    if node.get("ceil_mode", 0):
         pads = _pad_to_ceil(x.shape[2:], kernel, strides, pads)
     sizes = [
         (size + pads[i] + pads[axes + i] - kernel[i]) // strides[i] + 1
@@ -98,18 +97,18 @@ def _pool(operation: Operation) -> Tensor:
             f"{format_shape(sizes)}"
         )
     if all(pad < kernel[i % axes] for i, pad in enumerate(pads)):
-        return _add_pool(operation, x, kernel, pads=pads, strides=strides)
-    return _pool_padded(operation, x, kernel, pads, strides)
+        return _add_pool(op, node, x, kernel, pads=pads, strides=strides)
+    return _pool_padded(op, node, x, kernel, pads, strides)
 
 
-def _add_pool(operation: Operation, x: Tensor, kernel: Sequence[int], **named: Any) -> Tensor:
-    kind = operation.node.op_type
-    power = {"p": int(operation.attribute("p", 2))} if kind == "LpPool" else {}
+def _add_pool(op: Graph, node: Operation, x: Tensor, kernel: Sequence[int], **named: Any) -> Tensor:
+    kind = node.node.op_type
+    power = {"p": int(node.get("p", 2))} if kind == "LpPool" else {}
     if power and power["p"] < 1:
         raise popart_exception(
-            f"{operation.describe()}: expected a power of at least 1, found {power['p']}"
+            f"{node.describe()}: expected a power of at least 1, found {power['p']}"
         )
-    return operation.add(kind, x, kernel_shape=list(kernel), **named, **power)
+    return op.add(kind, x, kernel_shape=list(kernel), **named, **power)
 
 
 def _pad_to_ceil(
@@ -117,16 +116,17 @@ def _pad_to_ceil(
 ) -> list[int]:
     """Return pads with which the last windows end where the padded input does. There is a window at
     each stride for which a place of the input or of the pads is left."""
-    axes, made = len(sizes), list(pads)
+    axes, padded = len(sizes), list(pads)
     for i, size in enumerate(sizes):
         room = size + pads[i] + pads[axes + i] - kernel[i]
         count = -(-room // strides[i]) + 1
-        made[axes + i] = (count - 1) * strides[i] + kernel[i] - size - pads[i]
-    return made
+        padded[axes + i] = (count - 1) * strides[i] + kernel[i] - size - pads[i]
+    return padded
 
 
 def _pool_padded(
-    operation: Operation,
+    op: Graph,
+    node: Operation,
     x: Tensor,
     kernel: Sequence[int],
     pads: Sequence[int],
@@ -134,19 +134,19 @@ def _pool_padded(
 ) -> Tensor:
     """Pool an input that is padded before: ONNX Runtime wants pads that are smaller than windows.
     An average counts elements of the input only; without any it is 0."""
-    axes, kind = len(kernel), operation.node.op_type
+    axes, kind = len(kernel), node.node.op_type
     is_max = kind == "MaxPool"
-    lowest = -np.inf if x.type in FLOATS else np.iinfo(x.dtype).min
-    bounds = operation.numbers([0, 0, *pads[:axes], 0, 0, *pads[axes:]])
-    filler = operation.like(lowest if is_max else 0, x)
-    padded = operation.add("Pad", x, bounds, filler, mode="constant")
-    made = _add_pool(operation, padded, kernel, strides=list(strides))
+    lowest = -np.inf if x.element_type in FLOATS else np.iinfo(x.dtype).min
+    bounds = op.ints([0, 0, *pads[:axes], 0, 0, *pads[axes:]])
+    filler = op.like(lowest if is_max else 0, x.element_type)
+    padded = op.Pad(x, bounds, filler, mode="constant")
+    pooled = _add_pool(op, node, padded, kernel, strides=list(strides))
     if kind != "AveragePool":
-        return made
-    counts = np.ones([1, 1, *made.shape[2:]])
+        return pooled
+    counts = np.ones([1, 1, *pooled.shape[2:]])
     for i, size in enumerate(x.shape[2:]):
-        starts = np.arange(made.shape[2 + i]) * strides[i] - pads[i]
+        starts = np.arange(pooled.shape[2 + i]) * strides[i] - pads[i]
         inside = np.clip(starts + kernel[i], 0, size) - np.clip(starts, 0, size)
         counts *= inside.reshape([-1 if axis == 2 + i else 1 for axis in range(2 + axes)])
     share = np.prod(kernel) / np.maximum(counts, 1)
-    return operation.add("Mul", made, operation.constant(share, x.dtype))
+    return pooled * op.constant(share, x.dtype)

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto
+from onnxgraph import Results
+from onnxgraph.opsets import TOP_K_TAKES_COUNT
 
 from popart.errors import popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import (
     FLOATS,
     Operation,
     check_floats,
     chip_rule,
+    keep,
     match_widths,
     read_axes,
     rule,
@@ -43,195 +46,179 @@ so this is no fact about the operators."""
     "ReduceSum",
     "ReduceSumSquare",
 )
-def _reduce(operation: Operation) -> Sequence[Tensor]:
+def _reduce(op: Graph, node: Operation) -> Results:
     """Without axes all axes are reduced; with no axes (an empty list) none."""
-    x, axes, kind = operation.x, _axes(operation), operation.node.op_type
+    x, axes, kind = node.x, _axes(node), node.node.op_type
     if kind in _ROOTS:
-        check_floats(operation, x)
-    if kind == "ReduceMean" and x.type in FLOATS and not all(x.shape[axis] for axis in axes):
-        return [_mean_of_nothing(operation, axes)]
+        check_floats(node, x)
+    is_empty = not all(x.shape[axis] for axis in axes)
+    if kind == "ReduceMean" and x.element_type in FLOATS and is_empty:
+        return _mean_of_nothing(op, node, axes)
     if not axes:
-        return [_reduce_nothing(operation)]
+        return _reduce_nothing(op, node)
     # Sums and products wrap around alike, with or without a sign; ONNX Runtime has the former.
-    wraps = x.type == TensorProto.UINT32 and kind in _WRAPPING
-    made = operation.add(
+    wraps = x.element_type == TensorProto.UINT32 and kind in _WRAPPING
+    result = op.add(
         kind,
-        operation.cast(x, _INT32) if wraps else x,
-        operation.numbers(np.asarray(axes, np.int64)),
-        keepdims=int(operation.attribute("keepdims", 1)),
+        op.cast(x, _INT32) if wraps else x,
+        axes=axes,
+        keepdims=int(node.get("keepdims", 1)),
         noop_with_empty_axes=1,
     )
-    return [operation.cast(made, x.type)]
+    return op.cast(result, x.element_type)
 
 
-def _mean_of_nothing(operation: Operation, axes: Sequence[int]) -> Tensor:
+def _mean_of_nothing(op: Graph, node: Operation, axes: Sequence[int]) -> Tensor:
     """Return the mean of no elements, which is no number."""
-    x, keeps = operation.x, bool(operation.attribute("keepdims", 1))
+    x, keeps = node.x, bool(node.get("keepdims", 1))
     sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-    kept = [size for axis, size in enumerate(sizes) if keeps or axis not in axes]
-    return operation.constant(np.full(kept, np.nan, x.dtype))
+    shape = [size for axis, size in enumerate(sizes) if keeps or axis not in axes]
+    return op.constant(np.full(shape, np.nan, x.dtype))
 
 
-def _reduce_nothing(operation: Operation) -> Tensor:
+def _reduce_nothing(op: Graph, node: Operation) -> Tensor:
     """Return what a reduction over no axes makes of each element."""
-    x = operation.x
-    match operation.node.op_type:
+    x = node.x
+    match node.node.op_type:
         case "ReduceL1" | "ReduceL2":
-            return operation.add("Abs", x)
+            return op.Abs(x)
         case "ReduceSumSquare":
-            return operation.add("Mul", x, x)
+            return x * x
         case "ReduceLogSum":
-            return operation.add("Log", x)
-    return operation.add("Identity", x)
+            return op.Log(x)
+    return op.Identity(x)
 
 
-def _axes(operation: Operation) -> list[int]:
-    rank, axes = operation.x.rank, operation.attribute("axes")
+def _axes(node: Operation) -> list[int]:
+    rank, axes = node.x.rank, node.get("axes")
     return list(range(rank)) if axes is None else read_axes(axes, rank)
 
 
 @chip_rule("ReduceMedian")
-def _median(operation: Operation) -> Sequence[Tensor]:
+def _median(op: Graph, node: Operation) -> Results:
     """The lower median, and its place in the reduced axes, flattened."""
-    x, axes = operation.x, _axes(operation)
-    kept = [axis for axis in range(x.rank) if axis not in axes]
+    x, axes = node.x, _axes(node)
+    others = [axis for axis in range(x.rank) if axis not in axes]
     count = int(np.prod([x.shape[axis] for axis in axes]))
-    flat = operation.transpose(x, [*kept, *axes])
-    flat = operation.reshape(flat, [*(x.shape[axis] for axis in kept), count])
+    flat = op.transpose(x, [*others, *axes])
+    flat = op.reshape(flat, [*(x.shape[axis] for axis in others), count])
     middle = (count - 1) // 2
-    values, places = _take_smallest(operation, flat, middle + 1)
-    last = operation.numbers(np.asarray([middle]))
     shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-    if not operation.attribute("keepdims", 1):
-        shape = [x.shape[axis] for axis in kept]
-    found = [
-        operation.reshape(operation.add("Gather", each, last, axis=-1), shape)
-        for each in (values, places)
-    ]
-    return [found[0], operation.cast(found[1], _INT32)]
-
-
-def _take_smallest(operation: Operation, x: Tensor, count: int) -> list[Tensor]:
-    """Return the smallest elements of the last axis in order, and their indices."""
-    number = operation.numbers(np.asarray([count]))
-    return operation.add_all("TopK", x, number, outputs=2, axis=-1, largest=0, sorted=1)
+    if not node.get("keepdims", 1):
+        shape = [x.shape[axis] for axis in others]
+    smallest = op.add_all(2, "TopK", flat, k=[middle + 1], axis=-1, largest=0, sorted=1)
+    value, place = (
+        op.reshape(op.Gather(column, op.ints([middle]), axis=-1), shape) for column in smallest
+    )
+    return [value, op.cast(place, _INT32)]
 
 
 @rule("ArgMax", "ArgMin")
-def _extreme(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.axis(0)
+def _extreme(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.axis(0)
     if not x.rank:
         raise popart_exception(
             "ArgExtremaOp input rank must be greater than 0, invalid ArgExtremaOp "
-            f"{operation.describe()}."
+            f"{node.describe()}."
         )
     if not 0 <= axis < x.rank:
         raise popart_exception(
             f"Cannot compute ArgExtremaOp on axis {axis} when input rank is {x.rank}, invalid "
-            f"ArgExtremaOp {operation.describe()}."
+            f"ArgExtremaOp {node.describe()}."
         )
-    keepdims = int(operation.attribute("keepdims", 1))
-    found = operation.add(operation.node.op_type, x, axis=axis, keepdims=keepdims)
-    return [operation.cast(found, _INT32)]
+    return op.cast(keep(op, node)[0], _INT32)
 
 
-def _check_axis(operation: Operation, axis: int) -> None:
-    rank = operation.x.rank
+def _check_axis(node: Operation, axis: int) -> None:
+    rank = node.x.rank
     if not rank:
         raise popart_exception(
-            "BaseSortOp input rank must be greater than 0, invalid BaseSortOp "
-            f"{operation.describe()}."
+            f"BaseSortOp input rank must be greater than 0, invalid BaseSortOp {node.describe()}."
         )
     if not 0 <= axis < rank:
         raise popart_exception(
             f"Cannot compute BaseSortOp on axis {axis} when input rank is {rank}, invalid "
-            f"BaseSortOp {operation.describe()}."
+            f"BaseSortOp {node.describe()}."
         )
 
 
 @rule("TopK")
-def _topk(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.axis(-1)
-    _check_axis(operation, axis)
-    if operation.version < 10:  # noqa: PLR2004
-        count = int(operation.attribute("k"))
-    else:
-        count = operation.whole_numbers(1, "k")[0]
+def _topk(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.axis(-1)
+    _check_axis(node, axis)
+    is_attribute = node.version < TOP_K_TAKES_COUNT
+    count = int(node.get("k")) if is_attribute else node.whole_numbers(1, "k")[0]
     if x.shape[axis] < count:
         raise popart_exception(
-            f"Cannot take top-{count} on dim of size {x.shape[axis]}, invalid Op "
-            f"{operation.describe()}"
+            f"Cannot take top-{count} on dim of size {x.shape[axis]}, invalid Op {node.describe()}"
         )
-    values, places = operation.add_all(
+    values, places = op.add_all(
+        2,
         "TopK",
         x,
-        operation.numbers(np.asarray([count])),
-        outputs=2,
+        k=[count],
         axis=axis,
-        largest=int(operation.attribute("largest", 1)),
-        sorted=int(operation.attribute("sorted", 1)),
+        largest=int(node.get("largest", 1)),
+        sorted=int(node.get("sorted", 1)),
     )
-    return [values, operation.cast(places, _INT32)]
+    return [values, op.cast(places, _INT32)]
 
 
 @chip_rule("Sort")
-def _sort(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.axis(-1)
-    _check_axis(operation, axis)
-    number = operation.numbers(np.asarray([x.shape[axis]]))
-    largest = int(bool(operation.attribute("descending", 0)))
-    values, places = operation.add_all(
-        "TopK", x, number, outputs=2, axis=axis, largest=largest, sorted=1
-    )
-    return [values, operation.cast(places, _INT32)]
+def _sort(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.axis(-1)
+    _check_axis(node, axis)
+    size, largest = x.shape[axis], int(bool(node.get("descending", 0)))
+    values, places = op.add_all(2, "TopK", x, k=[size], axis=axis, largest=largest, sorted=1)
+    return [values, op.cast(places, _INT32)]
 
 
 @chip_rule("Bucketize")
-def _bucketize(operation: Operation) -> Sequence[Tensor]:
+def _bucketize(op: Graph, node: Operation) -> Results:
     """Search each x among the boundaries by halving: the first boundary that is not below x, or
     with `right` the first above it. NaN is above all of them."""
-    x, boundaries = match_widths(operation, [operation.x, operation.input(1)])
+    x, boundaries = match_widths(op, [node.x, node.input(1)])
     if boundaries.rank != 1:
         raise popart_exception(
             "BucketizeOp::setup The boundaries tensor is not a 1-D tensor. The boundaries tensor "
             f"rank = {boundaries.rank}."
         )
-    if x.type != boundaries.type:
+    if x.element_type != boundaries.element_type:
         names = [
-            TensorInfo(from_onnx_type(each.type), []).data_type_lcase() for each in (x, boundaries)
+            TensorInfo(from_onnx_type(operand.element_type), []).data_type_lcase()
+            for operand in (x, boundaries)
         ]
         raise popart_exception(
             "BucketizeOp::setup The input and boundaries tensors have different data types. The "
             f"input tensor data type = {names[0]}. The boundaries tensor data type = {names[1]}."
         )
-    right = int(operation.attribute("right", 0))
+    right = int(node.get("right", 0))
     if right not in (0, 1):
         raise popart_exception(f"BucketizeOp right = {right} is not valid: must be either 0 or 1.")
     stops = "Greater" if right else "GreaterOrEqual"
     count = boundaries.shape[0]
-    first = operation.constant(np.zeros(x.shape, np.int32))
-    end = operation.constant(np.full(x.shape, count, np.int32))
-    one, two, last = (operation.constant(np.int32(each)) for each in (1, 2, count - 1))
+    first = op.constant(np.zeros(x.shape, np.int32))
+    end = op.constant(np.full(x.shape, count, np.int32))
     for _ in range(count.bit_length()):
-        middle = operation.add("Div", operation.add("Add", first, end), two)
-        place = operation.add("Min", middle, last)  # where the search has ended
-        is_here = operation.add(stops, operation.add("Gather", boundaries, place, axis=0), x)
-        behind = operation.add("Where", is_here, first, operation.add("Add", middle, one))
-        is_open = operation.add("Less", first, end)
-        end = operation.add("Where", is_here, middle, end)
-        first = operation.add("Where", is_open, behind, first)
-    return [first]
+        middle = (first + end) / 2
+        place = op.Min(middle, count - 1)  # where the search has ended
+        is_here = op.add(stops, op.Gather(boundaries, place, axis=0), x)
+        behind = op.Where(is_here, first, middle + 1)
+        is_open = op.Less(first, end)
+        end = op.Where(is_here, middle, end)
+        first = op.Where(is_open, behind, first)
+    return first
 
 
 @rule("CumSum")
-def _cumulate(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.input(1)
+def _cumulate(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.input(1)
     if axis.size != 1:
         raise popart_exception("CumSum op, 'axis' tensor must have one element.")
-    value = operation.value(1)
+    value = node.value(1)
     if value is None:
         raise popart_exception(
-            f"For CumSum op {operation.describe()}, the axis tensor {operation.node.input[1]} does "
+            f"For CumSum op {node.describe()}, the axis tensor {node.node.input[1]} does "
             "not have data."
         )
     along = int(np.ravel(value)[0])
@@ -239,6 +226,5 @@ def _cumulate(operation: Operation) -> Sequence[Tensor]:
         raise popart_exception(
             f"CumSum op, 'axis' value, {along}, is out of range [{-x.rank}, {x.rank - 1}]"
         )
-    axis = operation.numbers(np.int64(along))
-    exclusive, reverse = (int(operation.attribute(name, 0)) for name in ("exclusive", "reverse"))
-    return [operation.add("CumSum", x, axis, exclusive=exclusive, reverse=reverse)]
+    exclusive, reverse = (int(node.get(name, 0)) for name in ("exclusive", "reverse"))
+    return op.CumSum(x, op.ints(along), exclusive=exclusive, reverse=reverse)

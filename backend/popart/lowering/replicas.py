@@ -109,13 +109,15 @@ def join_replicas(
             initializers += joiner.split_weight(tensor, split)
     nodes = joiner.join_nodes(graph.node)
     outputs = joiner.make_outputs(graph.output, nodes)
-    made = helper.make_graph(nodes, graph.name, inputs, outputs)
-    made.initializer.extend(initializers)
-    whole = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
-    given = [*(value.name for value in find_inputs(graph)), *weights]
+    joined = helper.make_graph(nodes, graph.name, inputs, outputs)
+    joined.initializer.extend(initializers)
+    joined_model = helper.make_model(
+        joined, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
+    names = [*(value.name for value in find_inputs(graph)), *weights]
     return Joined(
-        whole,
-        {name: [each[name] for each in joiner.names] for name in given},
+        joined_model,
+        {name: [replica_names[name] for replica_names in joiner.names] for name in names},
         {
             value.name: [joiner.output_name(value.name, replica) for replica in range(replicas)]
             for value in graph.output
@@ -125,8 +127,8 @@ def join_replicas(
 
 def _find_mark(graph: onnx.GraphProto) -> str:
     """Return what stands between a tensor's name and the number of a replica: in no name yet."""
-    taken, mark = list(iter_defined(graph)), "/replica"
-    while any(mark in name for name in taken):
+    defined, mark = list(iter_defined(graph)), "/replica"
+    while any(mark in name for name in defined):
         mark = f"/{mark}"
     return mark
 
@@ -141,8 +143,8 @@ class _Joiner:
 
     def share(self, name: str) -> None:
         """Let all replicas have one tensor."""
-        for each in self.names:
-            each[name] = name
+        for replica_names in self.names:
+            replica_names[name] = name
 
     def split_weight(self, tensor: TensorProto, split: SplitWeight) -> Iterator[TensorProto]:
         """Yield a weight for each group, with its values."""
@@ -157,16 +159,16 @@ class _Joiner:
         self, values: Iterable[onnx.ValueInfoProto], *, is_shared: bool = False
     ) -> list[onnx.ValueInfoProto]:
         """Return the inputs of each replica for those of a graph; one if they are shared."""
-        made = []
+        copies = []
         for value in values:
             if is_shared:
                 self.share(value.name)
-                made.append(value)
+                copies.append(value)
                 continue
             for replica in self._replicas:
                 self.names[replica][value.name] = self._name(value.name, replica)
-                made.append(_renamed(value, self.names[replica][value.name]))
-        return made
+                copies.append(_renamed(value, self.names[replica][value.name]))
+        return copies
 
     def make_outputs(
         self,
@@ -176,13 +178,13 @@ class _Joiner:
     ) -> list[onnx.ValueInfoProto]:
         """Return the outputs of some or all replicas for those of a graph. Each is a tensor of its
         own, since replicas may share what it equals."""
-        made = []
+        outputs = []
         for value in values:
             for replica in self._replicas if replicas is None else replicas:
                 name = self.output_name(value.name, replica)
                 nodes.append(make_identity(self.names[replica][value.name], name, name))
-                made.append(_renamed(value, name))
-        return made
+                outputs.append(_renamed(value, name))
+        return outputs
 
     def output_name(self, name: str, replica: int) -> str:
         """Return the name of a replica's output."""
@@ -190,15 +192,15 @@ class _Joiner:
 
     def join_nodes(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Return the nodes of all replicas."""
-        made = list[onnx.NodeProto]()
+        joined = list[onnx.NodeProto]()
         for node in nodes:
             if attribute(node, GROUPING) is not None:
-                made += self._join_collective(node)
+                joined += self._join_collective(node)
             elif any(has_collectives(body) for body in iter_bodies(node)):
-                made.append(_JOIN_CONTROL[node.op_type](self, node))
+                joined.append(_JOIN_CONTROL[node.op_type](self, node))
             else:
-                made += self._copy_node(node)
-        return made
+                joined += self._copy_node(node)
+        return joined
 
     def _copy_node(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield copies of a node: one for the replicas that read the same tensors, unless it
@@ -208,13 +210,13 @@ class _Joiner:
         for replica, names in enumerate(self.names):
             key = tuple(names[read] for read in reads)
             if not draws and key in first:
-                given = self.names[first[key]]
-                names.update((name, given[name]) for name in node.output)
+                shared = self.names[first[key]]
+                names.update((name, shared[name]) for name in node.output)
                 continue
             first[key] = replica
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
-            names.update((each, self._name(each, replica)) for each in _iter_made(node))
+            names.update((name, self._name(name, replica)) for name in _iter_made(node))
             _rename(copy, names)
             copy.name = self._name(node.name, replica)
             yield copy
@@ -225,20 +227,20 @@ class _Joiner:
         for group in range(groups.getNumGroups()):
             members = groups.getReplicasAt(group)
             op = Tape(self._name(node.output[0], members[0]))
-            given = [self.names[replica][node.input[0]] for replica in members]
+            operands = [self.names[replica][node.input[0]] for replica in members]
             match node.op_type:
                 case "Identity":
                     operator = attribute(node, REDUCTION).decode()
-                    made = given[0]
-                    for each in given[1:]:
-                        made = op.add(operator, made, each)
-                    results = [made] * size
+                    total = operands[0]
+                    for operand in operands[1:]:
+                        total = op.add(operator, total, operand)
+                    results = [total] * size
                 case "Concat":
-                    results = [op.add("Concat", *given, axis=0)] * size
+                    results = [op.add("Concat", *operands, axis=0)] * size
                 case _:
                     results = [
-                        op.add("Gather", each, op.constant(place, np.int64), axis=0)
-                        for place, each in enumerate(given)
+                        op.add("Gather", operand, op.constant(place, np.int64), axis=0)
+                        for place, operand in enumerate(operands)
                     ]
             for replica, result in zip(members, results, strict=True):
                 self.names[replica][node.output[0]] = result
@@ -261,14 +263,14 @@ class _Joiner:
     def _join_scan(self, node: onnx.NodeProto) -> onnx.NodeProto:
         (body,) = iter_bodies(node)
         joined = self._join_body(body, self.copy_values(body.input))
-        made = self._make_control(node, self._spread(node.input), [joined])
+        control = self._make_control(node, self._spread(node.input), [joined])
         count = len(self._replicas)
-        set_attribute(made, "num_scan_inputs", attribute(node, "num_scan_inputs") * count)
+        set_attribute(control, "num_scan_inputs", attribute(node, "num_scan_inputs") * count)
         for name in _SCAN_LISTS:
             numbers = attribute(node, name)
             if numbers:
-                set_attribute(made, name, np.repeat(numbers, count).tolist())
-        return made
+                set_attribute(control, name, np.repeat(numbers, count).tolist())
+        return control
 
     def _join_body(
         self,
@@ -293,19 +295,19 @@ class _Joiner:
         bodies: Sequence[onnx.GraphProto],
     ) -> onnx.NodeProto:
         """Return the node with those inputs and bodies, and an output for each replica."""
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        made.input[:] = inputs
-        for old, new in zip(iter_bodies(made), bodies, strict=True):
+        control = onnx.NodeProto()
+        control.CopyFrom(node)
+        control.input[:] = inputs
+        for old, new in zip(iter_bodies(control), bodies, strict=True):
             old.CopyFrom(new)
         for replica, names in enumerate(self.names):
             names.update((name, self._name(name, replica)) for name in node.output)
-        made.output[:] = self._spread(node.output)
-        return made
+        control.output[:] = self._spread(node.output)
+        return control
 
     def _spread(self, names: Iterable[str]) -> list[str]:
         """Return the name of each replica for each of some names."""
-        return [each[name] for name in names for each in self.names]
+        return [replica_names[name] for name in names for replica_names in self.names]
 
     def _name(self, name: str, number: int) -> str:
         return f"{name}{self._mark}{number}" if name else ""
@@ -320,17 +322,17 @@ _JOIN_CONTROL = {
 
 
 def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    made = onnx.ValueInfoProto()
-    made.CopyFrom(value)
-    made.name = name
-    return made
+    renamed = onnx.ValueInfoProto()
+    renamed.CopyFrom(value)
+    renamed.name = name
+    return renamed
 
 
 def _draws(node: onnx.NodeProto) -> bool:
     """Return whether a node or one in its bodies draws random numbers."""
     return any(
-        find_operator(each.op_type, each.domain).is_random
-        for each in iter_nodes(onnx.GraphProto(node=[node]))
+        find_operator(inner.op_type, inner.domain).is_random
+        for inner in iter_nodes(onnx.GraphProto(node=[node]))
     )
 
 

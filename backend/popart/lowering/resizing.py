@@ -7,7 +7,7 @@ matrix that holds the weight of each element in each result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
+from onnxgraph import Results
 
 from popart.errors import format_shape, popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import FLOATS, Operation, check_floats, rule
 
 _F = np.float32
@@ -40,21 +41,21 @@ class _Axis:
         """Return where in the input each element of the result is."""
         index = np.arange(self.after, dtype=_F)
         size = _F(self.before) * self.scale
-        found: npt.NDArray[Any] = np.zeros(self.after, _F)
+        places: npt.NDArray[Any] = np.zeros(self.after, _F)
         match transformation:
             case "half_pixel":
-                found = (index + _F(0.5)) / self.scale - _F(0.5)
+                places = (index + _F(0.5)) / self.scale - _F(0.5)
             case "pytorch_half_pixel":
                 if size > 1:
-                    found = (index + _F(0.5)) / self.scale - _F(0.5)
+                    places = (index + _F(0.5)) / self.scale - _F(0.5)
             case "asymmetric" | "pytorch":
-                found = index / self.scale
+                places = index / self.scale
             case "align_corners":
                 if size != 1:
-                    found = index * _F(self.before - 1) / (size - _F(1))
+                    places = index * _F(self.before - 1) / (size - _F(1))
             case _:
                 raise popart_exception("Unsupported coordinate transformation mode")
-        return found.astype(_F)
+        return places.astype(_F)
 
 
 _ROUNDINGS: MappingProxyType[str, Callable[[Floats], Floats]] = MappingProxyType(
@@ -74,64 +75,63 @@ _TRANSFORMATIONS = frozenset(
 
 
 @rule("Resize")
-def _resize(operation: Operation) -> Sequence[Tensor]:
+def _resize(op: Graph, node: Operation) -> Results:
     """Before opset 11 the nearest elements are by default those that PyTorch takes."""
-    if operation.attribute("exclude_outside", 0):
+    if node.get("exclude_outside", 0):
         raise popart_exception(
-            f"{operation.identifier}: Unsupported value '1' for attribute 'exclude_outside'. "
+            f"{node.identifier}: Unsupported value '1' for attribute 'exclude_outside'. "
             "Acceptable values are [0]"
         )
-    default = "round_prefer_floor" if operation.version >= 11 else "pytorch"  # noqa: PLR2004
-    nearest = operation.attribute("nearest_mode", default)
-    transformation = operation.attribute("coordinate_transformation_mode", "half_pixel")
+    default = "round_prefer_floor" if node.version >= 11 else "pytorch"  # noqa: PLR2004
+    nearest = node.get("nearest_mode", default)
+    transformation = node.get("coordinate_transformation_mode", "half_pixel")
     if nearest not in _ROUNDINGS:
         raise popart_exception(f"Unrecognised resize nearest mode {nearest}")
     if transformation not in _TRANSFORMATIONS:
         raise popart_exception(
             f"Unrecognised resize coordinate transformation mode {transformation}"
         )
-    return [_resize_by(operation, _scales(operation), nearest, transformation)]
+    return _resize_by(op, node, _scales(node), nearest, transformation)
 
 
 @rule("RoiAlign")
-def _align_regions(operation: Operation) -> Sequence[Tensor]:
+def _align_regions(op: Graph, node: Operation) -> Results:
     """Regions begin where their coordinates are, and not half an element before."""
-    x, regions, indices = (operation.input(place) for place in range(3))
-    check_floats(operation, x, regions)
-    kept = {
-        name: operation.attribute(name)
+    x, regions, indices = (node.input(place) for place in range(3))
+    check_floats(node, x, regions)
+    attributes = {
+        name: node.get(name)
         for name in ("mode", "output_height", "output_width", "sampling_ratio", "spatial_scale")
     }
-    found = operation.add(
-        "RoiAlign",
-        operation.in_float(x),
-        operation.in_float(regions),
-        operation.cast(indices, TensorProto.INT64),
+    aligned = op.RoiAlign(
+        op.in_float(x),
+        op.in_float(regions),
+        op.cast(indices, TensorProto.INT64),
         coordinate_transformation_mode="output_half_pixel",
-        **kept,
+        **attributes,
     )
-    return [operation.cast(found, x.type)]
+    return op.cast(aligned, x.element_type)
 
 
 @rule("Upsample")
-def _upsample(operation: Operation) -> Sequence[Tensor]:
-    scales = operation.attribute("scales")
-    if operation.version < 7:  # noqa: PLR2004
-        sides = [float(operation.attribute(f"{name}_scale", 1.0)) for name in ("height", "width")]
+def _upsample(op: Graph, node: Operation) -> Results:
+    scales = node.get("scales")
+    if node.version < 7:  # noqa: PLR2004
+        sides = [float(node.get(f"{name}_scale", 1.0)) for name in ("height", "width")]
         scales = [1.0, 1.0, *sides]
-    values = operation.value(1) if scales is None else np.asarray(scales, _F)
+    values = node.value(1) if scales is None else np.asarray(scales, _F)
     if values is None:
-        raise popart_exception(f"{operation.describe()}: the scales must be a constant")
-    return [_resize_by(operation, values.ravel().astype(_F), "pytorch", "asymmetric")]
+        raise popart_exception(f"{node.describe()}: the scales must be a constant")
+    return _resize_by(op, node, values.ravel().astype(_F), "pytorch", "asymmetric")
 
 
-def _scales(operation: Operation) -> Floats:
+def _scales(node: Operation) -> Floats:
     """Return the scales, which an input gives or which follow from the sizes."""
-    if operation.version < 11:  # noqa: PLR2004
-        return _read_scales(operation, 1)
-    given = [operation.optional(place) for place in (2, 3)]
-    if given[0] is not None and given[1] is not None:
-        if given[0].size and given[1].size:
+    if node.version < 11:  # noqa: PLR2004
+        return _read_scales(node, 1)
+    alternatives = [node.optional(place) for place in (2, 3)]
+    if alternatives[0] is not None and alternatives[1] is not None:
+        if alternatives[0].size and alternatives[1].size:
             raise popart_exception(
                 "Resize op has inputs for `sizes` and `scales`. Only one of these tensors should "
                 "be present. If `sizes` is needed, please pass an empty string as the name of "
@@ -139,28 +139,28 @@ def _scales(operation: Operation) -> Floats:
                 "generated from the PopART Builder, please confirm that only one of the two "
                 "tensors shall have data."
             )
-        if not given[0].size and not given[1].size:
+        if not alternatives[0].size and not alternatives[1].size:
             raise popart_exception(
                 "Resize op has  inputs for `sizes` and `scales`,but none of them have data."
             )
-    if given[0] is not None and given[0].size:
-        return _read_scales(operation, 2)
-    if given[1] is not None:
-        return _scales_of_sizes(operation)
+    if alternatives[0] is not None and alternatives[0].size:
+        return _read_scales(node, 2)
+    if alternatives[1] is not None:
+        return _scales_of_sizes(node)
     raise popart_exception(
         "Resize op has no input for `size` or `scales`. One of these tensors needs to be present."
     )
 
 
-def _read_scales(operation: Operation, place: int) -> Floats:
-    value = operation.value(place)
+def _read_scales(node: Operation, place: int) -> Floats:
+    value = node.value(place)
     if value is None:
-        raise popart_exception(f"{operation.describe()}: the scales must be a constant")
+        raise popart_exception(f"{node.describe()}: the scales must be a constant")
     return value.ravel().astype(_F)
 
 
-def _scales_of_sizes(operation: Operation) -> Floats:
-    sizes, shape = operation.whole_numbers(3, "sizes"), operation.x.shape
+def _scales_of_sizes(node: Operation) -> Floats:
+    sizes, shape = node.whole_numbers(3, "sizes"), node.x.shape
     if len(sizes) != len(shape):
         raise popart_exception(
             f"ResizeOp, length of sizes ({len(sizes)}) does not match the rank of input shape "
@@ -169,8 +169,10 @@ def _scales_of_sizes(operation: Operation) -> Floats:
     return np.asarray([_F(size) / _F(before) for size, before in zip(sizes, shape, strict=True)])
 
 
-def _resize_by(operation: Operation, scales: Floats, nearest: str, transformation: str) -> Tensor:
-    x, mode = operation.x, operation.attribute("mode", "nearest")
+def _resize_by(
+    op: Graph, node: Operation, scales: Floats, nearest: str, transformation: str
+) -> Tensor:
+    x, mode = node.x, node.get("mode", "nearest")
     if len(scales) != x.rank:
         raise popart_exception(
             f"The number of dimensions of the resize op scales ({len(scales)}) must match the "
@@ -178,34 +180,34 @@ def _resize_by(operation: Operation, scales: Floats, nearest: str, transformatio
         )
     if mode not in ("nearest", "linear", "bilinear", "cubic"):
         raise popart_exception(f"Unrecognised resize mode {mode}")
-    found = x
+    resized = x
     for place, (scale, before) in enumerate(zip(scales, x.shape, strict=True)):
         axis = _Axis(before, int(np.floor(_F(before) * scale)), _F(scale))
         if axis.after < 1:
             raise popart_exception(
-                f"{operation.describe()}: axis {place} of {format_shape(x.shape)} would have no "
+                f"{node.describe()}: axis {place} of {format_shape(x.shape)} would have no "
                 f"elements with scale {scale}"
             )
         if mode == "nearest":
             if scale != 1 and not (nearest == "pytorch" and axis.after == before):
                 places = _nearest(axis, nearest, transformation)
-                found = operation.add("Gather", found, operation.numbers(places), axis=place)
+                resized = op.Gather(resized, op.ints(places), axis=place)
         elif scale != 1:
             if mode == "cubic":
-                factor = _F(operation.attribute("cubic_coeff_a", _CUBIC))
+                factor = _F(node.get("cubic_coeff_a", _CUBIC))
                 weights = _cubic(axis, transformation, factor)
             else:
                 weights = _linear(axis, transformation)
-            found = _mix(operation, found, place, weights)
-    return found
+            resized = _mix(op, resized, place, weights)
+    return resized
 
 
 def _nearest(axis: _Axis, nearest: str, transformation: str) -> npt.NDArray[np.int64]:
     rounding = _ROUNDINGS[nearest]
-    whole = np.round(axis.scale)
-    is_whole = abs(whole - axis.scale) <= _F(1e-5) and whole >= 0
+    factor = np.round(axis.scale)
+    is_whole = abs(factor - axis.scale) <= _F(1e-5) and factor >= 0
     if is_whole and nearest not in ("floor", "ceil") and transformation == "half_pixel":
-        return np.repeat(np.arange(axis.before), int(whole))[: axis.after].astype(np.int64)
+        return np.repeat(np.arange(axis.before), int(factor))[: axis.after].astype(np.int64)
     where = axis.coordinates("pytorch" if nearest == "pytorch" else transformation)
     return np.clip(rounding(where).astype(np.int64), 0, axis.before - 1)
 
@@ -241,14 +243,12 @@ def _cubic(axis: _Axis, transformation: str, a: np.float32) -> Floats:
     return weights
 
 
-def _mix(operation: Operation, x: Tensor, axis: int, weights: Floats) -> Tensor:
+def _mix(op: Graph, x: Tensor, axis: int, weights: Floats) -> Tensor:
     """Return the products of an axis with the rows of a matrix."""
     order = [place for place in range(x.rank) if place != axis] + [axis]
-    dtype = x.dtype if x.type in FLOATS else _F
-    matrix = operation.constant(np.ascontiguousarray(weights.T), dtype)
-    turned = operation.transpose(x, order)
-    turned = turned if x.type in FLOATS else operation.in_float(turned)
-    mixed = operation.add("MatMul", turned, matrix)
-    return operation.cast(
-        operation.transpose(mixed, [int(place) for place in np.argsort(order)]), x.type
-    )
+    dtype = x.dtype if x.element_type in FLOATS else _F
+    matrix = op.constant(np.ascontiguousarray(weights.T), dtype)
+    turned = op.transpose(x, order)
+    turned = turned if x.element_type in FLOATS else op.in_float(turned)
+    mixed = op.MatMul(turned, matrix)
+    return op.cast(op.transpose(mixed, [int(place) for place in np.argsort(order)]), x.element_type)

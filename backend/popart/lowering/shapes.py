@@ -7,11 +7,12 @@ from math import prod
 
 import numpy as np
 from onnx import numpy_helper
+from onnxgraph import Results
 
 from popart.enums import DataType
 from popart.errors import format_shape, popart_exception
 from popart.lowering.elementwise import check_type
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import Operation, chip_rule, match_widths, rule
 from popart.tensorinfo import to_onnx_type
 
@@ -19,24 +20,24 @@ _INT64 = np.int64
 
 
 @rule("Reshape")
-def _reshape(operation: Operation) -> Sequence[Tensor]:
-    given = operation.attribute("shape") if operation.version < 5 else None  # noqa: PLR2004
-    shape = list(given) if given is not None else operation.whole_numbers(1, "shape")
-    return [_view(operation, _settle(operation, shape))]
+def _reshape(op: Graph, node: Operation) -> Results:
+    given = node.get("shape") if node.version < 5 else None  # noqa: PLR2004
+    shape = list(given) if given is not None else node.whole_numbers(1, "shape")
+    return _view(op, node, _settle(node, shape))
 
 
 @chip_rule("Reshape")
-def _chip_reshape(operation: Operation) -> Sequence[Tensor]:
-    return [_view(operation, _settle(operation, list(operation.attribute("shape", []))))]
+def _chip_reshape(op: Graph, node: Operation) -> Results:
+    return _view(op, node, _settle(node, list(node.get("shape", []))))
 
 
-def _sizes(operation: Operation, shape: Sequence[int]) -> Tensor:
-    return operation.numbers(np.asarray(shape, _INT64))
+def _sizes(op: Graph, shape: Sequence[int]) -> Tensor:
+    return op.ints(np.asarray(shape, _INT64))
 
 
-def _settle(operation: Operation, shape: Sequence[int]) -> list[int]:
+def _settle(node: Operation, shape: Sequence[int]) -> list[int]:
     """Return the shape that a Reshape means: 0 is the input's size, -1 what is left."""
-    x = operation.x
+    x = node.x
     for size in shape:
         if size < -1:
             raise popart_exception(
@@ -49,14 +50,14 @@ def _settle(operation: Operation, shape: Sequence[int]) -> list[int]:
         raise popart_exception(
             "shape input to ReshapeOp can only use -1 to specify one unknown dimension"
         )
-    known = prod(size for size in sizes if size != -1)
+    product = prod(size for size in sizes if size != -1)
     if -1 in sizes:
-        if known == 0 or x.size % known:
+        if product == 0 or x.size % product:
             raise popart_exception("Incompatible inferred dimension, not whole number.")
-        sizes[sizes.index(-1)] = x.size // known
+        sizes[sizes.index(-1)] = x.size // product
     if prod(sizes) != x.size:
         raise popart_exception(
-            f"Failure in ReshapeOp::setup() for {operation.describe()}. Trying to reshape from "
+            f"Failure in ReshapeOp::setup() for {node.describe()}. Trying to reshape from "
             f"{format_shape(x.shape)} to {format_shape(sizes)}. The number of elements of the "
             f"input is {x.size}, while the number of elements of the output is {prod(sizes)}. The "
             "number of elements cannot change for a ReshapeOp"
@@ -65,44 +66,44 @@ def _settle(operation: Operation, shape: Sequence[int]) -> list[int]:
 
 
 @rule("Flatten")
-def _flatten(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.axis(1)
+def _flatten(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.axis(1)
     if not 0 <= axis <= x.rank:
         raise popart_exception(f"invalid axis {axis} in flattenOpFactory")
-    return [_view(operation, [prod(x.shape[:axis]), prod(x.shape[axis:])])]
+    return _view(op, node, [prod(x.shape[:axis]), prod(x.shape[axis:])])
 
 
-def _view(operation: Operation, shape: Sequence[int]) -> Tensor:
-    return operation.reshape(operation.x, shape)
+def _view(op: Graph, node: Operation, shape: Sequence[int]) -> Tensor:
+    return op.reshape(node.x, shape)
 
 
 @rule("Squeeze")
-def _squeeze(operation: Operation) -> Sequence[Tensor]:
+def _squeeze(op: Graph, node: Operation) -> Results:
     """Without axes, or with an empty list, all axes of one element go."""
-    x, axes = operation.x, operation.attribute("axes")
+    x, axes = node.x, node.get("axes")
     if not axes:
-        return [_view(operation, [size for size in x.shape if size != 1])]
+        return _view(op, node, [size for size in x.shape if size != 1])
     gone = {_check_axis(axis, x.rank) for axis in axes}
     for axis in gone:
         if x.shape[axis] != 1:
             raise popart_exception(
-                f"{operation.describe()}: cannot squeeze axis {axis} of shape "
+                f"{node.describe()}: cannot squeeze axis {axis} of shape "
                 f"{format_shape(x.shape)}: its size is not 1"
             )
-    return [_view(operation, [size for axis, size in enumerate(x.shape) if axis not in gone])]
+    return _view(op, node, [size for axis, size in enumerate(x.shape) if axis not in gone])
 
 
 @rule("Unsqueeze")
-def _unsqueeze(operation: Operation) -> Sequence[Tensor]:
-    x, axes = operation.x, operation.attribute("axes") or []
+def _unsqueeze(op: Graph, node: Operation) -> Results:
+    x, axes = node.x, node.get("axes") or []
     rank = x.rank + len(axes)
     added = {_check_axis(axis, rank) for axis in axes}
     if len(added) < len(axes):
         raise popart_exception(
-            f"{operation.describe()}: axes {format_shape(axes)} name an axis of the result twice"
+            f"{node.describe()}: axes {format_shape(axes)} name an axis of the result twice"
         )
     sizes = iter(x.shape)
-    return [_view(operation, [1 if axis in added else next(sizes) for axis in range(rank)])]
+    return _view(op, node, [1 if axis in added else next(sizes) for axis in range(rank)])
 
 
 def _check_axis(axis: int, rank: int) -> int:
@@ -112,36 +113,36 @@ def _check_axis(axis: int, rank: int) -> int:
 
 
 @rule("Transpose")
-def _transpose(operation: Operation) -> Sequence[Tensor]:
-    x, order = operation.x, operation.attribute("perm")
+def _transpose(op: Graph, node: Operation) -> Results:
+    x, order = node.x, node.get("perm")
     order = list(order) if order else list(range(x.rank))[::-1]
     if len(order) != x.rank:
         raise popart_exception(
             f"Rank of permutation tensor {format_shape(order)}, rank {len(order)} must be equal to "
             f"rank of input tensor, shape {format_shape(x.shape)}, rank {x.rank}."
         )
-    return [operation.add("Transpose", x, perm=order)]
+    return op.Transpose(x, perm=order)
 
 
 @rule("Expand")
-def _expand(operation: Operation) -> Sequence[Tensor]:
-    x, shape = operation.x, operation.whole_numbers(1, "shape")
+def _expand(op: Graph, node: Operation) -> Results:
+    x, shape = node.x, node.whole_numbers(1, "shape")
     try:
-        wanted = np.broadcast_shapes(x.shape, tuple(shape))
+        expanded = np.broadcast_shapes(x.shape, tuple(shape))
     except ValueError:
         raise popart_exception(
             "Expand shape constraint: corresponding dimensions must have the same value or one of "
             "them must be 1"
         ) from None
-    return [operation.add("Expand", x, _sizes(operation, wanted))]
+    return op.Expand(x, _sizes(op, expanded))
 
 
 @rule("Tile")
-def _tile(operation: Operation) -> Sequence[Tensor]:
+def _tile(op: Graph, node: Operation) -> Results:
     """The repeats must be a constant of INT64."""
-    x, repeats = operation.x, operation.input(1)
-    name = operation.node.input[1]
-    value = operation.value(1)
+    x, repeats = node.x, node.input(1)
+    name = node.node.input[1]
+    value = node.value(1)
     if value is None:
         raise popart_exception(f"The 'Repeats' Tensor `{name}' must be of type Constant")
     if repeats.dtype != _INT64:
@@ -158,54 +159,53 @@ def _tile(operation: Operation) -> Sequence[Tensor]:
             f"Invalid 'repeats' {format_shape(value)} of Tile. Values must be non-negative in each "
             "shape dimension"
         )
-    return [operation.add("Tile", x, _sizes(operation, value.tolist()))]
+    return op.Tile(x, _sizes(op, value.tolist()))
 
 
 @chip_rule("Slice")
 @rule("Slice")
-def _slice(operation: Operation) -> Sequence[Tensor]:
-    if operation.version < 10:  # noqa: PLR2004
-        starts, ends, axes = (operation.attribute(name) for name in ("starts", "ends", "axes"))
-        return [_cut(operation, list(starts or []), list(ends or []), axes, None)]
-    starts = operation.whole_numbers(1, "starts")
-    ends = operation.whole_numbers(2, "ends")
-    axes = operation.whole_numbers(3, "axes") if operation.optional(3) else None
-    steps = (
-        operation.whole_numbers(4, "steps", "slicing direction") if operation.optional(4) else None
-    )
-    return [_cut(operation, starts, ends, axes, steps)]
+def _slice(op: Graph, node: Operation) -> Results:
+    if node.version < 10:  # noqa: PLR2004
+        starts, ends, axes = (node.get(name) for name in ("starts", "ends", "axes"))
+        return _cut(op, node, list(starts or []), list(ends or []), axes, None)
+    starts = node.whole_numbers(1, "starts")
+    ends = node.whole_numbers(2, "ends")
+    axes = node.whole_numbers(3, "axes") if node.optional(3) else None
+    steps = node.whole_numbers(4, "steps", "slicing direction") if node.optional(4) else None
+    return _cut(op, node, starts, ends, axes, steps)
 
 
 def _cut(
-    operation: Operation,
+    op: Graph,
+    node: Operation,
     starts: Sequence[int],
     ends: Sequence[int],
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Tensor:
     """Return a part of the input. Bounds beyond the ends are the ends."""
-    x = operation.x
+    x = node.x
     axes = list(axes) if axes else list(range(len(starts)))
     steps = list(steps) if steps else [1] * len(starts)
     for axis in axes:
         if axis < -x.rank:
             raise popart_exception(
-                f"slice op input tensor {operation.node.input[0]}, rank {x.rank}, axis {axis} is "
+                f"slice op input tensor {node.node.input[0]}, rank {x.rank}, axis {axis} is "
                 "out of range"
             )
         if axis >= x.rank:
             raise popart_exception(
                 "Invalid input shape in BaseSliceOp::getSlices. The input shape has rank "
                 f"{x.rank}, but axis = {axis}. axis must be less than the input shape's rank. This "
-                f"error is for Op {operation.describe()}."
+                f"error is for Op {node.describe()}."
             )
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise popart_exception(
-            f"{operation.describe()}: expected as many starts, ends, axes and steps, which are not "
+            f"{node.describe()}: expected as many starts, ends, axes and steps, which are not "
             f"0, found {list(starts)}, {list(ends)}, {axes} and {steps}"
         )
-    bounds = [slice(*each) for each in zip(starts, ends, steps, strict=True)]
-    ranges = [each.indices(x.shape[axis]) for each, axis in zip(bounds, axes, strict=True)]
+    bounds = [slice(*part) for part in zip(starts, ends, steps, strict=True)]
+    ranges = [part.indices(x.shape[axis]) for part, axis in zip(bounds, axes, strict=True)]
     # Where nothing is left, a start before the first element has no number of its own either.
     ranges = [range_ if len(range(*range_)) else (0, 0, 1) for range_ in ranges]
     if not axes:
@@ -213,30 +213,28 @@ def _cut(
     firsts, lasts, strides = zip(*ranges, strict=True)
     # A stop before the first element has no number of its own: -1 means the last one.
     lasts = tuple(last if last >= 0 else -(1 << 31) for last in lasts)
-    settled = [_sizes(operation, each) for each in (firsts, lasts, axes, strides)]
-    return operation.add("Slice", x, *settled)
+    settled = [_sizes(op, part) for part in (firsts, lasts, axes, strides)]
+    return op.Slice(x, *settled)
 
 
 @chip_rule("Subsample")
-def _subsample(operation: Operation) -> Sequence[Tensor]:
-    x, strides = operation.x, list(operation.attribute("strides", []))
+def _subsample(op: Graph, node: Operation) -> Results:
+    x, strides = node.x, list(node.get("strides", []))
     for index, stride in enumerate(strides):
         if stride <= 0:
             raise popart_exception(f"Strides invalid. {stride} stride at index {index}")
     count = len(strides)
     if count > x.rank:
-        raise popart_exception(
-            f"{operation.describe()}: {count} strides for an input of {x.rank} axes"
-        )
+        raise popart_exception(f"{node.describe()}: {count} strides for an input of {x.rank} axes")
     bounds = [0] * count, list(x.shape[:count]), list(range(count)), strides
-    return [operation.add("Slice", x, *(_sizes(operation, bound) for bound in bounds))]
+    return op.Slice(x, *(_sizes(op, bound) for bound in bounds))
 
 
 @chip_rule("Reverse")
-def _reverse(operation: Operation) -> Sequence[Tensor]:
-    x, found = operation.x, list[int]()
-    for axis in operation.attribute("dimensions", []):
-        name = operation.describe()
+def _reverse(op: Graph, node: Operation) -> Results:
+    x, axes = node.x, list[int]()
+    for axis in node.get("dimensions", []):
+        name = node.describe()
         if axis < 0:
             raise popart_exception(
                 f"ReverseOp '{name}' invalid dimension '{axis}'. Only positive dimensions are "
@@ -246,53 +244,51 @@ def _reverse(operation: Operation) -> Sequence[Tensor]:
             raise popart_exception(
                 f"ReverseOp '{name}' invalid dimension '{axis}' for input tensor of rank {x.rank}"
             )
-        if axis in found:
+        if axis in axes:
             raise popart_exception(
                 f"Dimension {axis} appears multiple times in the list of dimensions of ReverseOp "
                 f"'{name}'"
             )
-        found.append(axis)
-    if not found:
-        return [x]
-    count = len(found)
-    bounds = [-1] * count, [-(1 << 31)] * count, found, [-1] * count
-    return [operation.add("Slice", x, *(_sizes(operation, bound) for bound in bounds))]
+        axes.append(axis)
+    if not axes:
+        return x
+    count = len(axes)
+    bounds = [-1] * count, [-(1 << 31)] * count, axes, [-1] * count
+    return op.Slice(x, *(_sizes(op, bound) for bound in bounds))
 
 
 @rule("Concat")
-def _concat(operation: Operation) -> Sequence[Tensor]:
-    tensors = match_widths(
-        operation, [operation.input(place) for place in range(len(operation.inputs))]
-    )
+def _concat(op: Graph, node: Operation) -> Results:
+    tensors = match_widths(op, [node.input(place) for place in range(len(node.inputs))])
     if not tensors:
         raise popart_exception("Cannot concat zero tensors")
     rank = tensors[0].rank
-    axis = int(operation.attribute("axis", 1))
+    axis = int(node.get("axis", 1))
     if not -rank <= axis < rank:
         raise popart_exception(
             f"Attribute 'axis' of ConcatOp, {axis}, is outside of acceptable range [{-rank}, "
             f"{rank - 1}]"
         )
-    if len({tensor.type for tensor in tensors}) > 1:
+    if len({tensor.element_type for tensor in tensors}) > 1:
         raise popart_exception(
             "All input tensor types to a concat operation must be equal. This is for op "
-            f"{operation.describe()}"
+            f"{node.describe()}"
         )
-    return [operation.add("Concat", *tensors, axis=axis % rank)]
+    return op.Concat(*tensors, axis=axis % rank)
 
 
 @rule("Split")
-def _split(operation: Operation) -> Sequence[Tensor]:
-    x, axis = operation.x, operation.axis(0)
-    count = len(operation.node.output)
+def _split(op: Graph, node: Operation) -> Results:
+    x, axis = node.x, node.axis(0)
+    count = len(node.node.output)
     if not 0 <= axis < x.rank:
         raise popart_exception(f"Axis {axis} is out of range for tensor with {x.rank} dims")
     size = x.shape[axis]
-    sizes = list(operation.attribute("split") or [])
+    sizes = list(node.get("split") or [])
     if not sizes:
         if size % count:
             raise popart_exception(
-                f"Tensor {operation.node.input[0]} ({format_shape(x.shape)}) may not be split into "
+                f"Tensor {node.node.input[0]} ({format_shape(x.shape)}) may not be split into "
                 f"equally sized parts along axis {axis}"
             )
         sizes = [size // count] * count
@@ -300,129 +296,128 @@ def _split(operation: Operation) -> Sequence[Tensor]:
         raise popart_exception("Number of outputs does not match number of requested splits")
     if sum(sizes) != size:
         raise popart_exception(f"splits {sum(sizes)} invalid for dimension of size {size}")
-    return operation.add_all("Split", x, _sizes(operation, sizes), outputs=count, axis=axis)
+    return op.add_all(count, "Split", x, _sizes(op, sizes), axis=axis)
 
 
 @rule("Pad")
-def _pad(operation: Operation) -> Sequence[Tensor]:
-    x = operation.x
-    mode = operation.attribute("mode", "constant")
-    if operation.version < 11:  # noqa: PLR2004
-        pads = list(operation.attribute("pads", []))
-        fill = float(operation.attribute("value", 0.0))
+def _pad(op: Graph, node: Operation) -> Results:
+    x = node.x
+    mode = node.get("mode", "constant")
+    if node.version < 11:  # noqa: PLR2004
+        pads = list(node.get("pads", []))
+        fill = float(node.get("value", 0.0))
     else:
-        pads = operation.whole_numbers(1, "pads")
-        value = operation.value(2)
+        pads = node.whole_numbers(1, "pads")
+        value = node.value(2)
         fill = 0.0 if value is None else float(np.ravel(value)[0])
     if len(pads) != 2 * x.rank:
         raise popart_exception(
-            f"Failure in BasePadOp::runtimeConfirmShapes, for {operation.describe()}. This with "
+            f"Failure in BasePadOp::runtimeConfirmShapes, for {node.describe()}. This with "
             f"pads of size {len(pads)}, and input tensor of rank {x.rank}. Expected pads to be "
             "exactly 2x the unput Tensor's rank. "
         )
     if any(pad < 0 for pad in pads):
-        x = _cut_pads(operation, x, pads)
+        x = _cut_pads(op, x, pads)
     grown = [max(pad, 0) for pad in pads]
-    filler = operation.like(fill, x) if mode == "constant" else None
-    return [operation.add("Pad", x, _sizes(operation, grown), filler, mode=mode)]
+    filler = op.like(fill, x.element_type) if mode == "constant" else None
+    return op.Pad(x, _sizes(op, grown), filler, mode=mode)
 
 
-def _cut_pads(operation: Operation, x: Tensor, pads: Sequence[int]) -> Tensor:
+def _cut_pads(op: Graph, x: Tensor, pads: Sequence[int]) -> Tensor:
     """Return the tensor without what negative pads cut off."""
     firsts = [max(-pad, 0) for pad in pads[: x.rank]]
     lasts = [size + min(pad, 0) for size, pad in zip(x.shape, pads[x.rank :], strict=True)]
     axes = list(range(x.rank))
-    return operation.add("Slice", x, *(_sizes(operation, each) for each in (firsts, lasts, axes)))
+    return op.Slice(x, *(_sizes(op, bounds) for bounds in (firsts, lasts, axes)))
 
 
 @rule("DepthToSpace")
 @chip_rule("DepthToSpace")
-def _depth_to_space(operation: Operation) -> Sequence[Tensor]:
-    x, mode = operation.x, operation.attribute("mode", "DCR")
-    size = _block_size(operation)
+def _depth_to_space(op: Graph, node: Operation) -> Results:
+    x, mode = node.x, node.get("mode", "DCR")
+    size = _block_size(node)
     if mode not in ("DCR", "CRD"):
-        raise popart_exception(f"{operation.describe()}: mode {mode} is neither DCR nor CRD")
+        raise popart_exception(f"{node.describe()}: mode {mode} is neither DCR nor CRD")
     if x.shape[1] % size**2:
         raise popart_exception(
-            f"{operation.describe()}: {x.shape[1]} channels are no multiple of blocksize {size} "
-            "squared"
+            f"{node.describe()}: {x.shape[1]} channels are no multiple of blocksize {size} squared"
         )
-    return [operation.add("DepthToSpace", x, blocksize=size, mode=mode)]
+    return op.DepthToSpace(x, blocksize=size, mode=mode)
 
 
 @rule("SpaceToDepth")
-def _space_to_depth(operation: Operation) -> Sequence[Tensor]:
-    x, size = operation.x, _block_size(operation)
+def _space_to_depth(op: Graph, node: Operation) -> Results:
+    x, size = node.x, _block_size(node)
     if x.shape[2] % size or x.shape[3] % size:
         raise popart_exception(
-            f"{operation.describe()}: the spatial sizes of {format_shape(x.shape)} are no "
+            f"{node.describe()}: the spatial sizes of {format_shape(x.shape)} are no "
             f"multiples of blocksize {size}"
         )
-    return [operation.add("SpaceToDepth", x, blocksize=size)]
+    return op.SpaceToDepth(x, blocksize=size)
 
 
-def _block_size(operation: Operation) -> int:
-    size = int(operation.attribute("blocksize"))
-    if operation.x.rank != 4 or size < 1:  # noqa: PLR2004
+def _block_size(node: Operation) -> int:
+    size = int(node.get("blocksize"))
+    if node.x.rank != 4 or size < 1:  # noqa: PLR2004
         raise popart_exception(
-            f"{operation.describe()}: expected an input of 4 axes and a positive blocksize, found "
-            f"{format_shape(operation.x.shape)} and {size}"
+            f"{node.describe()}: expected an input of 4 axes and a positive blocksize, found "
+            f"{format_shape(node.x.shape)} and {size}"
         )
     return size
 
 
 @rule("Constant")
-def _constant(operation: Operation) -> Sequence[Tensor]:
-    for entry in operation.node.attribute:
+def _constant(op: Graph, node: Operation) -> Results:
+    for entry in node.node.attribute:
         if entry.name == "value":
             check_type(entry.t.data_type)
-            return [operation.graph.add_constant(numpy_helper.to_array(entry.t))]
+            return op.add_constant(numpy_helper.to_array(entry.t))
         if not entry.name.startswith("__") and entry.name != "is_value_sparse":
             raise popart_exception(f"The Constant op attribute '{entry.name}' is not supported.")
-    raise popart_exception(f"{operation.describe()}: a Constant needs the attribute 'value'")
+    raise popart_exception(f"{node.describe()}: a Constant needs the attribute 'value'")
 
 
 @rule("ConstantOfShape")
-def _filled(operation: Operation) -> Sequence[Tensor]:
-    shape = operation.whole_numbers(0, "input")
-    value = next((entry.t for entry in operation.node.attribute if entry.name == "value"), None)
+def _filled(op: Graph, node: Operation) -> Results:
+    shape = node.whole_numbers(0, "input")
+    value = next((entry.t for entry in node.node.attribute if entry.name == "value"), None)
     fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value).reshape(1)
-    return [_fill(operation, operation.constant(fill), shape)]
+    return _fill(op, op.constant(fill), shape)
 
 
-def _fill(operation: Operation, value: Tensor, shape: Sequence[int]) -> Tensor:
+def _fill(op: Graph, value: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a tensor whose elements have one value, a row of one element."""
     if not shape:
-        return operation.reshape(value, [])
-    return operation.add("Expand", value, _sizes(operation, shape))
+        return op.reshape(value, [])
+    return op.Expand(value, _sizes(op, shape))
 
 
 @rule("Shape")
-def _shape(operation: Operation) -> Sequence[Tensor]:
-    return [_sizes(operation, operation.x.shape)]
+def _shape(op: Graph, node: Operation) -> Results:
+    return _sizes(op, node.x.shape)
 
 
 @rule("Size")
-def _size(operation: Operation) -> Sequence[Tensor]:
-    return [operation.numbers(_INT64(operation.x.size))]
+def _size(op: Graph, node: Operation) -> Results:
+    return op.ints(_INT64(node.x.size))
 
 
 @rule("EyeLike")
-def _eye(operation: Operation) -> Sequence[Tensor]:
-    x = operation.x
+def _eye(op: Graph, node: Operation) -> Results:
+    x = node.x
     if x.rank != 2:  # noqa: PLR2004
-        raise popart_exception(f"{operation.describe()}: expected two axes, found {x.rank}")
-    kind = operation.attribute("dtype")
-    shift = int(operation.attribute("k", 0))
-    found = operation.constant(np.eye(x.shape[0], x.shape[1], shift, dtype=np.float32))
-    return [operation.cast(found, x.type if kind is None else int(kind))]
+        raise popart_exception(f"{node.describe()}: expected two axes, found {x.rank}")
+    kind = node.get("dtype")
+    shift = int(node.get("k", 0))
+    identity = op.constant(np.eye(x.shape[0], x.shape[1], shift, dtype=np.float32))
+    return op.cast(identity, x.element_type if kind is None else int(kind))
 
 
 @chip_rule("Init")
-def _init(operation: Operation) -> Sequence[Tensor]:
+def _init(op: Graph, node: Operation) -> Results:
     """A tensor of zeros; one whose contents do not matter is zero, too."""
-    shape = operation.attribute("shape", [])
-    kind = to_onnx_type(DataType(int(operation.attribute("data_type"))))
+    shape = node.get("shape", [])
+    kind = to_onnx_type(DataType(int(node.get("data_type"))))
     check_type(kind)
-    zero = operation.cast(operation.constant(np.zeros(1, np.float32)), kind)
-    return [_fill(operation, zero, list(shape))]
+    zero = op.cast(op.constant(np.zeros(1, np.float32)), kind)
+    return _fill(op, zero, list(shape))

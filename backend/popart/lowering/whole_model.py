@@ -119,25 +119,25 @@ def lower(
         if name not in graph.tensors:
             raise popart_exception(f"Anchor tensor `{name}' not in Ir Tensors. ")
     outputs = [(name, graph.tensors[name]) for name in dict.fromkeys((*anchors, *graph.effects))]
-    made = _write(graph, inputs, outputs)
+    lowered = _write(graph, inputs, outputs)
     weights = {
         tensor.name: helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        for tensor in made.graph.initializer
+        for tensor in lowered.graph.initializer
         if tensor.name in graph.tensors
     }
     tensors = {
-        name: _info(each) for name, each in graph.tensors.items() if name not in graph.effects
+        name: _info(tensor) for name, tensor in graph.tensors.items() if name not in graph.effects
     }
-    kept = {value.name for value in made.graph.input}
+    read_inputs = {value.name for value in lowered.graph.input}
     return Lowered(
-        model=made,
+        model=lowered,
         tensors=tensors,
-        inputs={name: tensors[name] for name in inputs if name in kept},
+        inputs={name: tensors[name] for name in inputs if name in read_inputs},
         weights=weights,
         host_types={
             name: tensors[name]
             for name in (*inputs, *weights, *anchors)
-            if graph.tensors[name].type in NARROWED
+            if graph.tensors[name].element_type in NARROWED
         },
         effects=graph.effects,
     )
@@ -156,11 +156,11 @@ def infer_tensors(model: onnx.ModelProto) -> dict[str, TensorInfo]:
         popart_exception: For all that PopART refuses of a graph.
     """
     graph, _ = _read(model, {}, LoweringOptions())
-    return {name: _info(each) for name, each in graph.tensors.items()}
+    return {name: _info(tensor) for name, tensor in graph.tensors.items()}
 
 
 def _info(tensor: Tensor) -> TensorInfo:
-    return TensorInfo(from_onnx_type(tensor.type), list(tensor.shape))
+    return TensorInfo(from_onnx_type(tensor.element_type), list(tensor.shape))
 
 
 def _read(
@@ -191,7 +191,7 @@ def _read(
             continue
         element, shape = _read_input(value, input_infos)
         check_type(element)
-        graph.tensors[value.name] = Tensor(value.name, element, shape)
+        graph.tensors[value.name] = Tensor(graph, value.name, element, shape)
         inputs.append(value.name)
     del proto.initializer[:]
     translate_nodes(proto, graph, opset, options)
@@ -217,9 +217,9 @@ def _read_input(
     unknown = next((size for size in sizes if isinstance(size, str) or size < 0), None)
     if unknown is None and tensor.HasField("shape"):
         return tensor.elem_type, tuple(int(size) for size in sizes)
-    given = input_infos.get(value.name)
-    if given is not None:
-        return to_onnx_type(given.dataType()), tuple(given.shape())
+    info = input_infos.get(value.name)
+    if info is not None:
+        return to_onnx_type(info.dataType()), tuple(info.shape())
     if unknown is None:
         raise popart_exception(
             f"Could not find tensor {value.name} in InputShapeInfo, but no shape is specified in "
@@ -246,24 +246,24 @@ def _write(
 ) -> onnx.ModelProto:
     """Write the model whose outputs are the anchors. Heavy weights are inputs until the end."""
     light = {
-        name: each
-        for name, each in graph.weights.items()
-        if each.data_type not in FLOAT_TYPES or count_bytes(each) < _HEAVY_BYTES
+        name: weight
+        for name, weight in graph.weights.items()
+        if weight.data_type not in FLOAT_TYPES or count_bytes(weight) < _HEAVY_BYTES
     }
     heavy = [name for name in graph.weights if name not in light]
-    made = helper.make_graph(
+    written_graph = helper.make_graph(
         graph.write_nodes(),
         "maingraph",
         [_value(name, graph.tensors[name]) for name in (*inputs, *heavy)],
         [_value(name, tensor) for name, tensor in outputs],
         list(light.values()),
     )
-    domains = {node.domain for node in iter_nodes(made)} - {*STANDARD_DOMAINS, CHIP_DOMAIN}
+    domains = {node.domain for node in iter_nodes(written_graph)} - {*STANDARD_DOMAINS, CHIP_DOMAIN}
     opsets = [
         helper.make_opsetid("", OPSET),
         *(helper.make_opsetid(domain, 1) for domain in (CHIP_DOMAIN, *sorted(domains))),
     ]
-    model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
+    model = helper.make_model(written_graph, opset_imports=opsets, ir_version=_IR_VERSION)
     drop_unread_nodes(model.graph)
     _drop_unread(model.graph)
     _narrow_unsigned(model.graph)
@@ -297,14 +297,14 @@ def _narrow_unsigned(graph: onnx.GraphProto) -> None:
 
 
 def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, tensor.type, tensor.shape)
+    return helper.make_tensor_value_info(name, tensor.element_type, tensor.shape)
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
     """Remove inputs and weights that nothing reads."""
-    used = used_names(graph)
-    inputs = [value for value in graph.input if value.name in used]
-    weights = [tensor for tensor in graph.initializer if tensor.name in used]
+    names = used_names(graph)
+    inputs = [value for value in graph.input if value.name in names]
+    weights = [tensor for tensor in graph.initializer if tensor.name in names]
     del graph.input[:], graph.initializer[:]
     graph.input.extend(inputs)
     graph.initializer.extend(weights)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from server_processes import HOST, Program, choose_ports
+from ports import choose_ports
 from waiting import wait_until
 
 from fleet.clients import Way
+from fleet.processes import HOST, Program
 from fleet.servers import ASK_SECONDS
 from fleet.tools import Tools
 
