@@ -86,7 +86,7 @@ def test_every_object_is_valid_to_the_last_field(rendered, version):
     validate(rendered, version)
 
 
-def test_what_helm_writes_passes_the_validating_command(tools, tmp_path):
+def test_rendered_chart_passes_the_validating_command(tools, tmp_path):
     file = tmp_path / "rendered.yaml"
     command = [tools.helm, "template", "test", CHART]
     file.write_bytes(
@@ -105,7 +105,7 @@ def test_a_planted_error_is_found(tools, tmp_path):
         validate(render(tools.helm, chart=chart), NEWEST)
 
 
-def test_what_is_optional_can_be_switched(tools, all_on):
+def test_optional_objects_can_be_switched_on(tools, all_on):
     assert sorted(each["kind"] for each in render(tools.helm)) == sorted(ALWAYS + OF_PROXIES)
     others = set(OF_OTHERS) - {"ScaledObject"}
     assert sorted(each["kind"] for each in all_on) == sorted(
@@ -264,7 +264,7 @@ def test_the_pod_may_do_next_to_nothing(rendered):
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_what_manages_the_server_asks_for_a_key(rendered):
+def test_management_apis_require_a_key(rendered):
     apis = "model-repository,shared-memory,trace,logging:admin-key=$(ADMIN_KEY)"
     container = container_of(rendered)
     for option in ("--http-restricted-api", "--grpc-restricted-protocol"):
@@ -312,7 +312,7 @@ def test_metrics_and_health_are_reached_by_who_is_named_only(all_on):
     assert [each["name"] for each in exposed] == ["http", "grpc"]
 
 
-def test_an_empty_list_of_peers_lets_in_nobody(tools):
+def test_an_empty_list_of_peers_admits_no_client(tools):
     peers = ("clients", "checkers", "monitoring")
     documents = render(
         tools.helm, "--set-json", ",".join(f"networkPolicy.{each}=[]" for each in peers)

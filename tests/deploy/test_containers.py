@@ -92,7 +92,7 @@ def test_who_stops_it_waits_for_drain_and_stop(grace, command):
     assert grace >= options.drain_seconds + find_exit_seconds(options.triton_options) + 15 + 5
 
 
-def test_nobody_loads_models_without_a_key(arguments):
+def test_loading_models_requires_a_key(arguments):
     """The key is either one that the user gives or that of the supervisor, which only it knows."""
     options = parse(arguments)
     allowed = serve._allow_reload(options.triton_options, serve.OnDeadStub.RELOAD)
@@ -116,7 +116,7 @@ def test_the_image_is_of_a_release_that_has_the_fixes():
     assert (int(year), int(month)) >= FIRST_WITHOUT_CLIENT_SHARED_MEMORY
 
 
-def test_the_image_starts_the_supervisor_as_nobody_in_particular():
+def test_the_image_starts_the_supervisor_as_an_unprivileged_user():
     assert read_instruction("ENTRYPOINT") == (
         "tini -- poplar-triton serve --server /opt/tritonserver/bin/tritonserver".split()
     )

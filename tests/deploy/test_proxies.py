@@ -286,7 +286,7 @@ def test_a_server_that_is_not_ready_is_not_asked(proxied, index):
     proxied.wait_for(ADDRESSES)
 
 
-def test_what_is_named_passes_as_it_is(proxied):
+def test_allowed_paths_pass_unchanged(proxied):
     for server in proxied.servers:
         server.asked.clear()
     assert {path: proxied.ask_http(path)[0] for path in OPEN_PATHS} == dict.fromkeys(
@@ -299,7 +299,7 @@ def test_what_is_named_passes_as_it_is(proxied):
     )
 
 
-def test_what_is_not_named_stays_inside(proxied):
+def test_other_paths_are_refused_by_the_proxy(proxied):
     for server in proxied.servers:
         server.asked.clear()
     assert {proxied.ask_http(path)[0] for path in CLOSED_PATHS} <= {400, 403}

@@ -79,7 +79,7 @@ def sum_metric(proxy: Proxy, name: str) -> float:
     return sum(found)
 
 
-def test_what_an_overloaded_server_refuses_is_not_tried_again(pair):
+def test_requests_refused_by_an_overloaded_server_are_not_retried(pair):
     for server in pair.servers:
         server.failure = HTTPStatus.SERVICE_UNAVAILABLE
     answers = ask_all(pair.way, 100, at_once=16)

@@ -229,7 +229,7 @@ def test_stopping_answers_what_waits_and_refuses_what_comes(make_pipeline):
         Ask(pipeline, 1)
 
 
-def test_requests_that_nobody_wants_give_up_their_places(make_pipeline):
+def test_withdrawn_requests_free_their_places(make_pipeline):
     pipeline = make_pipeline(timeout_ns=0)
     asks = [Ask(pipeline, 1, value) for value in (1, 2, 3)]
     assert pipeline.withdraw(lambda owner: owner is asks[1].x) == [asks[1].x]

@@ -110,7 +110,7 @@ def test_descriptions_are_those_of_one_batch(file):
         ),
     ],
 )
-def test_what_does_not_fit_is_named(file, inputs, outputs, reason):
+def test_arrays_that_do_not_fit_are_named(file, inputs, outputs, reason):
     with ModelRunner(file) as runner:
         with pytest.raises(ModelRuntimeError, match=reason):
             runner.execute(inputs, outputs)
@@ -413,7 +413,7 @@ def test_requests_whose_rows_depend_on_their_neighbours_run_alone(compile_popef)
             runner.execute({"x": x(5)})
 
 
-def test_whoever_wants_them_joined_gets_them_joined(compile_popef):
+def test_dependent_rows_are_joined_if_the_configuration_says_so(compile_popef):
     file = compile_popef(loudness_model())
     with ModelRunner(
         file, ModelRunnerConfig(batching_dim=0, timeout_ns=0, join_dependent_rows=True)
@@ -484,7 +484,7 @@ def test_a_recurrent_model_may_be_batched_along_its_second_dimension(compile_pop
         np.testing.assert_allclose(part["last"], whole["last"][4:5], atol=1e-6)
 
 
-def test_what_became_of_requests_is_recorded(compile_popef):
+def test_outcomes_of_requests_are_recorded(compile_popef):
     config = ModelRunnerConfig(
         batching_dim=0,
         timeout_ns=1_000,

@@ -184,7 +184,7 @@ def test_shapes_computed_by_chains_of_concat_have_a_limit(depth, as_weight):
                 check_graph(model)
 
 
-def test_what_no_shape_is_computed_of_is_not_counted():
+def test_values_that_are_no_shapes_do_not_count_as_work():
     """Matrices are not shapes, nor are results of operators through which onnx follows no values. A
     sum is as long as its operands."""
     rows = helper.make_node("Exp", ["s"], ["e"])

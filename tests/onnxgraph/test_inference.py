@@ -139,7 +139,7 @@ def test_one_inference_serves_those_who_are_strict_and_those_who_are_not(inferen
     assert inferences == [True]
 
 
-def test_what_is_wrong_is_said_each_time_to_those_who_are_strict_only(inferences):
+def test_strict_inference_raises_again_on_a_remembered_model(inferences):
     wrong = model_of([helper.make_node("MatMul", ["x", "x"], ["y"])])
     with remember_inferences():
         for _ in range(2):
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_each_time_to_those_who_are_strict_only(inferences
     assert inferences == [True, False]
 
 
-def test_what_one_asker_does_to_the_answer_the_next_does_not_see():
+def test_a_remembered_result_is_not_shared_between_callers():
     model = model_of([neg("x", "y")])
     with remember_inferences():
         infer_shapes(model).graph.node[0].op_type = "Abs"
@@ -193,9 +193,7 @@ def trips(count):
 @pytest.mark.parametrize(
     ("count", "stacked"), [(5, (5, 2, 3)), (10**6, (10**6, 2, 3)), (0, (0, 2, 3)), (-4, (0, 2, 3))]
 )
-def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_each_trip(
-    count, stacked
-):
+def test_a_loop_keeps_carried_shapes_and_stacks_scan_outputs(count, stacked):
     values = collect_values(model_of([loop()], weights=[trips(count)]))
     assert values["y"].shape == (2, 3)
     assert values["all"].shape == stacked

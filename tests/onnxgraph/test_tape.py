@@ -168,7 +168,7 @@ def test_results_that_are_inputs_or_are_wanted_twice_get_identities():
     assert [node.name for node in nodes if "a" in node.output] == ["title"]
 
 
-def test_results_that_nobody_needs_are_left_out():
+def test_unused_results_are_left_out():
     op = Tape("new", 17)
     nodes = op.finish([op.Abs("x"), op.Neg("x")], ["a", ""])
     assert [list(node.output) for node in nodes] == [["a"], ["new/1"]]

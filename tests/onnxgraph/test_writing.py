@@ -37,7 +37,7 @@ def written(model):
     return onnx.load_model_from_string(file.getvalue())
 
 
-def test_what_is_written_is_read_again():
+def test_a_written_model_reads_back_equal():
     model = model_of(tensors())
     assert written(model) == model
 

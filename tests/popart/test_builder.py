@@ -270,7 +270,7 @@ def test_a_builder_continues_a_model(builder, matrix, tmp_path):
 
 
 @pytest.mark.parametrize("model", [b"", b"no model", "no/such/file.onnx", b"\0" * 40])
-def test_what_is_no_model_is_refused(model):
+def test_bytes_that_are_no_model_are_rejected(model):
     with pytest.raises(popart.popart_exception, match="Failed to load a ModelProto"):
         popart.Builder(model)
 
@@ -346,7 +346,7 @@ def test_weights_move_to_a_file_and_back(builder, tmp_path):
         ("a", "no/such/w.bin", "parent directory does not exist"),
     ],
 )
-def test_what_cannot_be_saved_externally_is_named(builder, tmp_path, name, file, text):
+def test_tensors_that_cannot_be_saved_externally_are_named(builder, tmp_path, name, file, text):
     builder.addInitializedInputTensor(np.ones(2, np.float32), "a")
     builder.addInitializedInputTensor(np.ones(0, np.float32), "empty")
     with pytest.raises(popart.popart_exception, match=text):

@@ -76,7 +76,7 @@ def test_whole_numbers_of_64_bits_have_32_on_the_chip(cases, name):
     assert [outcome for _, outcome, _ in iter_runs(chosen)] == ["right"]
 
 
-def test_what_a_rule_does_not_expect_is_an_error_of_popart(monkeypatch):
+def test_an_unexpected_error_of_a_rule_becomes_an_error_of_popart(monkeypatch):
     def fail(_op, _node):
         raise IndexError("three")
 

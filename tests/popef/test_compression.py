@@ -49,7 +49,7 @@ def test_zstd_executables_are_inflated():
         (b"\x28\xb5\x2f\xfd....", 100, popef.PopefError),
     ],
 )
-def test_what_does_not_inflate_as_claimed_is_refused(payload, claimed, error):
+def test_a_blob_that_does_not_inflate_to_its_size_is_rejected(payload, claimed, error):
     with pytest.raises(error, match="blob 0"):
         parse(raw_executable(payload, claimed))
 

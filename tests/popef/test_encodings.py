@@ -47,7 +47,7 @@ def test_a_text_file_in_another_encoding_is_rejected_by_its_name(tmp_path, kind,
 
 
 @pytest.mark.parametrize("word", ["Git LFS", "HTML", "XML"])
-def test_what_is_no_name_map_is_named(tmp_path, word):
+def test_a_file_that_is_no_name_map_is_rejected_by_its_kind(tmp_path, word):
     (tmp_path / "name_map.json").write_bytes(FILES[word])
     with pytest.raises(popef.PopefError, match=f"; it is a.*{word}"):
         read_names(tmp_path / "name_map.json")
@@ -72,7 +72,7 @@ def test_names_survive_a_locale_that_cannot_decode_them(text, raw):
     assert not any(0xD800 <= ord(letter) <= 0xDFFF for letter in escape(name))
 
 
-def test_what_is_not_text_is_shown_by_its_bytes():
+def test_bytes_that_are_no_text_are_shown_as_escapes():
     assert escape("caf\udcc3\udca9 \udce9 \ud800") == "café \\xe9 \\ud800"
 
 

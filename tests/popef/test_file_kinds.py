@@ -38,7 +38,7 @@ def test_only_what_a_tool_has_left_takes_the_place_of_numbers(word):
     "content",
     [b"root:secret:0:0\n", b"secret", b'{"secret": 1}', b"secret page pointer XML", b"#!/secret"],
 )
-def test_what_is_in_another_file_is_not_shown(content, tmp_path):
+def test_errors_do_not_show_the_content_of_linked_files(content, tmp_path):
     """The error of a model that is a link to it reaches the clients of a server."""
     (tmp_path / "foreign").write_bytes(content)
     (tmp_path / "executable.popef").symlink_to("foreign")

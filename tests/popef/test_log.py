@@ -66,7 +66,9 @@ def test_lines_go_to_a_stream(configure, capsys, destination, stream):
     assert said[1 - stream] == ""
 
 
-def test_what_the_environment_says_wrongly_is_told_and_stops_nothing(configure, capsys, tmp_path):
+def test_an_invalid_log_level_in_the_environment_is_reported_and_ignored(
+    configure, capsys, tmp_path
+):
     handlers = logging.getLogger("popef").handlers[:]
     configure({})
     configure({"POPEF_LOG_LEVEL": "LOUD\x1b"})

@@ -68,7 +68,7 @@ def test_a_template_is_what_the_writer_writes(name_bytes: int, rank: int) -> Non
 
 @settings(max_examples=examples(200), deadline=None)
 @given(INFOS)
-def test_what_the_writer_writes_is_recognised(info: TensorDataInfo) -> None:
+def test_files_of_the_writer_match_a_template(info: TensorDataInfo) -> None:
     assert agrees(tensor_file(info)) == (info.tensorInfo.sizeInBytes() > 0)
 
 

@@ -110,7 +110,7 @@ def test_signals_for_the_server_do_not_end_it(asked_interpreter, linear, compile
     assert asked_interpreter.receive()[0] == Kind.RESULT
 
 
-def test_what_the_model_refuses_is_a_fault_of_that_call_only(asked, compile_popef):
+def test_a_request_that_the_model_rejects_fails_alone(asked, compile_popef):
     asked.start(compile_popef(gather_model()))
     asked.send(child.encode_call(1, [np.full((4, 2), 99, "int32")]))
     kind, code, call, text = asked.receive()
@@ -156,7 +156,9 @@ def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
         (lambda path: path.write_bytes(b""), Code.INVALID_ARGUMENT, "expected"),
     ],
 )
-def test_what_is_no_model_is_said_before_it_ends(make, code, expected, asked, tmp_path):
+def test_the_child_reports_a_file_that_is_no_model_before_it_ends(
+    make, code, expected, asked, tmp_path
+):
     path = tmp_path / "model\n.popef"
     make(path)
     kind, found, call, text = asked.start(path)
@@ -191,7 +193,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_start_ends_it_and_is_logged(sent, asked):
+def test_an_invalid_first_message_ends_the_child_and_is_logged(sent, asked):
     asked.connection.sendall(sent)
     with pytest.raises((EOFError, ConnectionError)):
         asked.receive()
@@ -213,7 +215,7 @@ def test_what_is_no_start_ends_it_and_is_logged(sent, asked):
         (HEADER.pack(5, 0, 1, 64) + bytes(64), "expected a frame of kind 2 (CALL), found 5"),
     ],
 )
-def test_what_is_no_call_ends_it_and_is_logged(sent, expected, asked, linear, compile_popef):
+def test_an_invalid_call_ends_the_child_and_is_logged(sent, expected, asked, linear, compile_popef):
     asked.start(compile_popef(linear))
     asked.connection.sendall(sent)
     with pytest.raises((EOFError, ConnectionError)):

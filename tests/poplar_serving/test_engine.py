@@ -212,7 +212,7 @@ def test_a_call_can_be_cancelled_and_others_go_on(check, double):
         ("a", __file__, "damaged or not PopEF"),
     ],
 )
-def test_what_cannot_be_opened_is_named(check, name, file, expected):
+def test_files_that_cannot_be_opened_are_named(check, name, file, expected):
     assert expected in check("open", name, file)
     assert not check.children()
     assert check.end() == ""

@@ -190,7 +190,7 @@ REFUSED = {
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_refused_and_nothing_is_removed(options, message, file, tmp_path, tf):
+def test_a_failed_export_removes_no_existing_version(options, message, file, tmp_path, tf):
     kept = tmp_path / "1" / "kept"
     kept.parent.mkdir()
     kept.write_text("a version that serves")
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_removed(options, message, f
         {"predict_step_signature": [3]},
     ],
 )
-def test_what_has_another_type_is_a_type_error(options, file, tmp_path):
+def test_arguments_of_another_type_are_a_type_error(options, file, tmp_path):
     with pytest.raises(TypeError, match="expected"):
         poplar_serving.export(file, tmp_path / "1", **options)
 

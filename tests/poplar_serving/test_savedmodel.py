@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).parents[2] / "model_repository"
 
 
 @pytest.mark.tensorflow
-def test_what_is_loaded_answers_as_the_runner_does(exported, expected):
+def test_a_loaded_saved_model_answers_as_the_runner_does(exported, expected):
     loaded = poplar_serving.load(exported)
     (asset,) = (exported / "assets").iterdir()
     assert asset.name.startswith("application_")
@@ -329,7 +329,7 @@ def test_the_operator_refuses_engines_that_cannot_start(make, message, file, tf)
 
 
 @pytest.mark.tensorflow
-def test_what_the_model_refuses_fails_that_call_only(compile_popef, tmp_path, tf):
+def test_an_invalid_input_fails_that_call_only(compile_popef, tmp_path, tf):
     poplar_serving.export(compile_popef(gather_model()), tmp_path / "1")
     loaded = poplar_serving.load(tmp_path / "1")
     with pytest.raises(tf.errors.InvalidArgumentError, match="99"):

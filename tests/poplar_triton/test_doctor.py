@@ -242,7 +242,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ),
     ],
 )
-def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, remedy):
+def test_doctor_reports_the_kernels_as_optional(choice, found, remedy):
     environment = {**os.environ, "SIMIPU_KERNELS": choice}
     command = [sys.executable, "-m", "poplar_triton.cli", "doctor", "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -69,7 +69,7 @@ def test_a_limit_that_is_too_small_is_named_with_what_was_found_and_needed(
     require_limits()
 
 
-def test_whoever_requires_limits_of_a_server_raises_that_of_open_files(monkeypatch):
+def test_require_limits_raises_the_limit_of_open_files(monkeypatch):
     values, raised = {resource.RLIMIT_NOFILE: (1024, 4096)}, {}
     monkeypatch.setattr(
         limits.resource, "getrlimit", lambda number: values.get(number, (INFINITE, INFINITE))

@@ -122,7 +122,7 @@ def test_a_missing_field_is_named(folder, name):
         recipes.read_recipe(path)
 
 
-def test_what_a_recipe_may_say_is_what_poprt_knows(folder):
+def test_options_of_recipes_are_options_of_poprt(folder):
     options = make_parser().option_names()
     assert set(recipes.POPRT_OPTIONS) <= options
     arguments = ("--batch_axis", "-1", "--batch_size=4", "--fp8_params", "F143,F143,-1,-1")
@@ -253,7 +253,7 @@ def test_pip_opens_no_wheel_of_another_digest(folder, tmp_path, index):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path / "cache")
 
 
-def test_what_a_killed_download_left_goes_with_the_next(folder, tmp_path, child):
+def test_left_overs_of_a_killed_download_are_removed_by_the_next(folder, tmp_path, child):
     recipe = recipes.read_recipe(folder / "recipe.json")
     left = recipes.onnx_path(recipe, tmp_path).parent / ".download-left"
     left.mkdir(parents=True)
@@ -388,7 +388,7 @@ def test_a_build_compiles_with_the_recipe_into_the_models_own_folder(folder, com
     assert recipes.build(folder.parent, force=True) == ["some"]
 
 
-def test_what_a_killed_build_of_an_earlier_version_left_goes_with_the_next(tmp_path):
+def test_left_overs_of_an_earlier_versions_build_are_removed(tmp_path):
     left = tmp_path / "cache" / ".build-abc" / "model" / "1"
     left.mkdir(parents=True)
     (left / "executable.popef").write_bytes(b"half of it")

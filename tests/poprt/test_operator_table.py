@@ -57,7 +57,7 @@ def has_kernel(name: str, version: int) -> bool:
     tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31),
     reason="the table is of ONNX Runtime 1.31",
 )
-def test_what_is_said_to_run_has_a_kernel_or_a_definition():
+def test_supported_operators_have_a_kernel_or_a_definition():
     for _, newest in make_operators.iter_schemas():
         name, operator = newest.name, OPERATORS[newest.name]
         if operator.refusal or name == "Constant":

@@ -129,7 +129,7 @@ def test_values_are_taken_in_the_forms_that_scripts_write():
     assert read.group_host_sync is True
 
 
-def test_what_there_is_not_is_warned_of_and_what_was_changed_in_place_is_checked(caplog):
+def test_ineffective_options_are_warned_of_and_changed_ones_checked(caplog):
     made = CompilerOptions(custom_patterns=["A"], serialize_ir=True)
     made.check()
     assert "custom_patterns changes nothing" in caplog.text

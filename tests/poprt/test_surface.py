@@ -137,7 +137,7 @@ def test_a_sessions_outputs_are_aligned_where_asked_for():
     assert (narrow.dtype, wide.dtype) == (np.int32, np.int64)
 
 
-def test_a_backend_or_bytes_that_there_are_not_are_refused():
+def test_an_unknown_backend_and_invalid_bytes_are_rejected():
     with pytest.raises(
         CompileError, match="backend: expected poprt or onnxruntime, found 'tensorflow'"
     ):

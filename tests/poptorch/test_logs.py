@@ -61,7 +61,7 @@ def test_the_ir_has_the_type_of_partial_sums(dtype: str) -> None:
     assert found["Conv"]["partialsType[0]"] == dtype
 
 
-def test_only_results_whose_input_nobody_else_needs_are_in_place() -> None:
+def test_only_results_whose_input_has_no_other_reader_are_in_place() -> None:
     def forward(x: Any, y: Any) -> Any:
         return torch.relu(x) + x, torch.tanh(y)
 

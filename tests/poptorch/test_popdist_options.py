@@ -47,7 +47,7 @@ def test_a_process_of_poprun_has_its_replicas_its_part_of_the_data_and_its_devic
         (lambda options: options.Distributed.setEnvVarNames("A", "B"), "setEnvVarNames"),
     ],
 )
-def test_what_poprun_determines_cannot_be_set(change, name):
+def test_settings_that_poprun_determines_are_rejected(change, name):
     with pytest.raises(poptorch.Error, match=f"{name} by itself: pass it to poprun"):
         change(popdist.poptorch.Options())
 

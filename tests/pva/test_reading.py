@@ -147,7 +147,7 @@ VALUES = st.sampled_from(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
-def test_whatever_a_file_says_it_is_rejected_or_every_property_can_be_read(changes):
+def test_a_changed_file_is_rejected_or_every_property_can_be_read(changes):
     document = copy.deepcopy(pop_files.make_profile())
     for path, value in changes:
         try:

@@ -248,7 +248,7 @@ def test_cycles_of_a_layer_without_and_with_the_run(report):
         (lambda r: pva.openTrace("a.pvti"), "a.pvti"),
     ],
 )
-def test_what_the_model_does_not_know_is_an_error_with_the_reason(report, read, property):
+def test_properties_that_are_not_modelled_are_an_error_with_the_reason(report, read, property):
     with pytest.raises(pva.NotModelledError, match=f"^{property}.*not") as caught:
         read(report)
     assert ": " in str(caught.value)

@@ -76,7 +76,7 @@ def ask(server: Server) -> int:
     return server.ask(server.http_port, "POST", "/v2/models/several/infer", BODY)[0]
 
 
-def test_while_nobody_reads_the_log_requests_are_answered_models_are_healed_and_it_stops(start):
+def test_a_log_that_is_not_read_stops_no_request_heal_or_shutdown(start):
     with start("--on-dead-stub", "reload") as server:
         assert {ask(server) for _ in range(500)} == {http.client.OK}
         server.kill_stub("several", signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_the_reader_learns_how_many_lines_it_has_missed(start, log_format):
 
 
 @pytest.mark.parametrize("options", [[], ["--", "--no-such-option"]])
-def test_a_failed_start_ends_although_nobody_reads_why_and_says_so_to_a_reader(tmp_path, options):
+def test_a_failed_start_ends_even_if_its_error_is_not_read(tmp_path, options):
     fill(LocalRepository(tmp_path / "models"), [MODEL])
     ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     command = [sys.executable, "-m", "poplar_triton.cli", "serve", str(tmp_path / "models"), *ports]

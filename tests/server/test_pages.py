@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.reason is None], ids=lambda block: block.name
 )
-def test_what_a_page_shows_runs(block: Block, folder, ports):
+def test_commands_of_a_page_run(block: Block, folder, ports):
     if block.code.startswith("make "):
         pytest.skip("other tests run the Makefile's commands")
     block.run(folder, ENVIRONMENT, ports)

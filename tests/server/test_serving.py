@@ -80,7 +80,7 @@ def test_every_wide_type_comes_back_as_it_went(ask):
         np.testing.assert_array_equal(answer[f"{name}_back"], value)
 
 
-def test_what_a_config_leaves_out_is_filled_in(http):
+def test_missing_fields_of_a_configuration_are_filled_in(http):
     config = http.get_model_config("backend_only")
     assert config["max_batch_size"] == 4000
     assert "dynamic_batching" in config

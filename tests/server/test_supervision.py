@@ -129,7 +129,7 @@ def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
         assert read_events(server)[:1] == [DEAD]
 
 
-def test_models_whose_stubs_die_or_stall_are_healed_and_nobody_else_can_load_one(start):
+def test_dead_and_stalled_stubs_are_healed_and_clients_cannot_load_models(start):
     with start("--on-dead-stub", "reload", "--canary-seconds", "1") as server:
         assert "restricted" in server.load("several")
         assert not [path for path in server.find_segments() if path.stat().st_mode & 0o077]
@@ -276,7 +276,7 @@ def test_while_it_drains_it_serves_and_nothing_holds_the_stop_for_ever(start):
             assert server.wait(STOP_SECONDS) == 0
 
 
-def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path):
+def test_left_overs_of_a_killed_server_are_removed_at_the_next_start(start, tmp_path):
     def find_mine(prefix):
         return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
 

@@ -234,7 +234,7 @@ def test_a_damaged_graph_is_refused(linear, graph):
         engine.load(5)
 
 
-def test_what_onnx_runtime_has_no_kernel_for_runs_on_the_onnx_reference(caplog):
+def test_operators_without_a_kernel_of_onnx_runtime_run_on_the_onnx_reference(caplog):
     """Abs of bfloat16 is valid ONNX that ONNX Runtime's CPU provider does not implement."""
     shape = [2, 3]
     graph = helper.make_graph(

@@ -22,7 +22,7 @@ def known(tmp_path):
     return KnownFiles(tmp_path / "caches" / "loads")
 
 
-def test_what_was_loaded_is_known_within_the_same_limits_or_wider_ones(known):
+def test_a_loaded_file_is_known_within_the_same_or_wider_limits(known):
     assert not known.is_known("a", LIMITS)
     known.remember("a", LIMITS)
     assert known.is_known("a", LIMITS)
@@ -71,7 +71,7 @@ def test_links_are_not_followed(known, tmp_path):
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"[1]", b'{"seconds": "x", "memory_bytes": 1}', b"\xff" * 1000]
 )
-def test_a_damaged_entry_is_none(known, text):
+def test_a_damaged_entry_is_ignored(known, text):
     known.remember("a", LIMITS)
     (known.folder / "a").write_bytes(text)
     assert not known.is_known("a", LIMITS)

@@ -145,7 +145,7 @@ def test_by_default_batches_wait_while_runs_take_longer_than_the_wait(make_insta
     assert instance.statistics.batches == 10 + 1
 
 
-def test_what_waits_is_bounded(make_instance):
+def test_the_queue_is_bounded(make_instance):
     """While no run ends, the rows of one run wait in the queue, and the next call blocks."""
     instance, answers = make_instance(timeout_ns=0)
     gate = threading.Event()
@@ -367,7 +367,7 @@ def test_both_modes_answer_and_count_the_same(make_instance):
     assert seen[0] == seen[1] == (4, 4, 13, 1, {"bad_request": 1})
 
 
-def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
+def test_errors_while_handing_over_are_answered(make_instance):
     instance, answers = make_instance()
     instance._delay_seconds = float("inf")
     instance.submit([request(instance, 1), request(instance, 2)])

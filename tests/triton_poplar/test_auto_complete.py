@@ -59,7 +59,7 @@ def test_friendly_names_are_used(folder):
         ),
     ],
 )
-def test_what_the_user_wrote_stays(folder, config, added):
+def test_fields_of_the_user_are_kept(folder, config, added):
     assert complete_config(config, folder) == added
     ModelState({**config, **added}, folder).validate()
 

@@ -54,7 +54,7 @@ def test_a_quiet_request_beside_a_loud_one_gets_its_own_answer(folder):
     instance.close()
 
 
-def test_in_asynchronous_mode_too_and_nobody_waits_for_more_rows(folder):
+def test_dependent_rows_in_asynchronous_mode_run_without_a_wait_for_more(folder):
     done = threading.Semaphore(0)
     instance = open_instance(folder, lambda request: done.release(), timeout_ns=0)
     requests = [

@@ -84,7 +84,7 @@ def test_a_histogram_is_cumulative_counters_by_le_with_a_sum_and_a_count(publish
     assert LABELS.items() <= Family.labels["poplar_request_seconds_bucket", "0.1"].items()
 
 
-def test_what_does_not_change_is_published_at_once(publisher):
+def test_constant_metrics_are_published_at_once(publisher):
     assert Family.page["poplar_load_seconds", None] == 2.5
     assert Family.page["poplar_build_info", None] == 1
     assert {"version", "onnxruntime", "python", "process"} == Family.labels[

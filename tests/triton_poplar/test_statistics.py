@@ -43,7 +43,7 @@ def test_an_instance_that_has_done_nothing_counts_nothing():
     assert {metric.value(statistics) for metric in (*METRICS, ERRORS)} == {0}
 
 
-def test_what_can_fall_is_a_gauge_and_all_else_a_counter():
+def test_metrics_that_can_fall_are_gauges_and_all_others_counters():
     """Prometheus takes the rate of metrics whose names end in `_total`."""
     assert {metric.name for metric in METRICS if not metric.is_counter} == {"poplar_queue_rows"}
     assert all(metric.name.endswith("_total") == metric.is_counter for metric in (*METRICS, ERRORS))

@@ -111,7 +111,7 @@ def test_a_required_option_that_is_misspelt_is_not_missing(capsys):
         assert told in capsys.readouterr().err
 
 
-def test_a_value_that_nobody_reads_to_the_end_is_shortened(choosing, capsys):
+def test_long_values_are_shortened_in_errors(choosing, capsys):
     for words in (
         ["m", "--jobs", "9" * 5_000],
         ["m", "--precision", "f" * 5_000],

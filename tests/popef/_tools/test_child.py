@@ -329,7 +329,7 @@ def test_code_that_takes_too_long_is_ended():
         run_python(SLEEP, seconds=0.2)
 
 
-def test_a_parent_that_is_dead_already_is_none():
+def test_die_with_returns_for_a_parent_that_is_dead_already():
     assert run_python(
         f"from {die_with.__module__} import die_with; sys.exit(die_with(1))", seconds=SECONDS
     )

@@ -69,7 +69,7 @@ class ChildError(Exception):
         ),
     ],
 )
-def test_what_is_expected_is_one_line_without_control_characters(error, said, capsys):
+def test_expected_errors_are_one_line_without_control_characters(error, said, capsys):
     assert call(fail(error), expected=(LookupError,)) == 1
     assert capsys.readouterr().err == f"{said}\n"
 
@@ -182,7 +182,7 @@ def test_numbers_out_of_range_are_usage_errors(kind, text):
 
 
 @pytest.mark.slow
-def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path, small_file):
+def test_a_closed_pipe_or_a_full_disk_prints_no_traceback(tmp_path, small_file):
     file = tmp_path / "small.popef"
     file.write_bytes(small_file)
     dump = [sys.executable, "-m", "popef.commands.dump"]

@@ -50,7 +50,7 @@ def add_in_time(queue: LineQueue, lines) -> None:
     assert not thread.is_alive()
 
 
-def test_nobody_waits_for_a_reader_that_hangs_and_it_learns_what_it_has_missed(pipe):
+def test_a_hung_reader_blocks_no_writer_and_is_told_how_many_lines_it_missed(pipe):
     queue = LineQueue(describe, lambda: pipe.stream, max_lines=100)
     lines = [f"{number:099}" for number in range(1000)]
     add_in_time(queue, lines)
@@ -140,7 +140,7 @@ sys.exit(3)
 """
 
 
-def test_a_process_ends_although_nobody_reads_its_last_lines():
+def test_a_process_ends_although_its_last_lines_are_not_read():
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE) as process:
         wait_until(lambda: process.poll() is not None, "the process ends")
         assert process.returncode == 3

@@ -119,7 +119,7 @@ def test_a_folder_that_is_not_there_is_named_by_the_file(tmp_path: Path) -> None
         popef.Writer(tmp_path / "nowhere" / "model.popef")
 
 
-def test_what_killed_writers_left_goes(folder: Path) -> None:
+def test_left_overs_of_killed_writers_are_removed(folder: Path) -> None:
     names = {".a.17.0123abcd.tmp", ".b.17.0123abcd.tmp", ".a.tmp", ".a.17.0123abcd.tmp.keep"}
     for name in names:
         (folder / name).touch()

@@ -60,7 +60,7 @@ def test_the_reason_is_told(play):
 
 
 @pytest.mark.parametrize("work", ["cpu", "faults"])
-def test_what_computes_or_is_given_memory_in_between_makes_progress(play, work):
+def test_computing_or_taking_memory_counts_as_progress(play, work):
     assert not [stall for i in range(40) if (stall := play.look("D", **{work: i // 4}))]
 
 

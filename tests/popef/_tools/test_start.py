@@ -67,7 +67,7 @@ def test_each_package_tells_its_version():
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--precision", "fp7"], []])
-def test_what_compiles_nothing_imports_no_compiler(words):
+def test_commands_that_compile_nothing_import_no_compiler(words):
     ended = call(COMMANDS["poprt"], *words)
     imported = ended.stdout.splitlines()[-1]
     assert imported == "['argparse']", ended.stderr

@@ -65,7 +65,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     "path", ["a b", "it's", "a;b", "a$(b)", "a`b`", "{a,b}", "a*", "a\\b", "a\nb"]
 )
-def test_what_a_shell_does_not_read_as_one_word_is_found(path, tmp_path):
+def test_find_shell_fault_finds_characters_that_a_shell_interprets(path, tmp_path):
     """The oracle is a shell in a folder with files that patterns can match."""
     assert find_shell_fault(f"/models/{path}").endswith(f"found {find_special(path)!r}")
     for name in ("ab", "abc"):

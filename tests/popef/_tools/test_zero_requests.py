@@ -56,7 +56,7 @@ def test_free_sizes_are_one_and_optional_inputs_are_left_out():
         ),
     ],
 )
-def test_what_must_not_be_asked_is_not_with_the_reason(config, reason):
+def test_make_inputs_rejects_models_that_need_special_inputs(config, reason):
     with pytest.raises(ValueError, match=reason):
         make_inputs(config)
 
@@ -206,7 +206,7 @@ def test_long_answers_are_cut_and_short_ones_are_not(ask, tmp_path):
         assert printed == response.decode()[:size]
 
 
-def test_what_python_cannot_decode_goes_to_a_file(ask, tmp_path):
+def test_answers_that_python_cannot_decode_go_to_a_file(ask, tmp_path):
     config = {"input": [SMALL], "output": [describe("y", "TYPE_BF16", 1)]}
     assert find_answer(config) is Answer.FILE
     ask("m", config, tmp_path)

@@ -173,7 +173,7 @@ def test_a_pytorch_file_is_known_by_the_sizes_of_its_weights(place):
     assert match.graph.kind is Kind.PYTORCH
 
 
-def test_what_cannot_be_read_is_a_line_and_the_rest_goes_on(untried, place, capsys):
+def test_unreadable_models_are_reported_and_the_others_migrated(untried, place, capsys):
     write_model(place / "models/good", dense_model(16, 8))
     save(place, dense_model(16, 8), "right.onnx")
     write_model(place / "models/lonely", dense_model(99, 8))

@@ -102,7 +102,7 @@ def test_a_row_is_what_the_command_says_of_the_model_alone(models, run, tmp_path
             }
 
 
-def test_what_was_written_is_said(models, run, tmp_path):
+def test_written_files_are_printed(models, run, tmp_path):
     status, out, err = run(models, "--batch_size", 1, output="out.csv")
     assert (status, err) == (0, "")
     assert out.splitlines() == [
@@ -237,7 +237,7 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
 
 
 @pytest.mark.slow
-def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
+def test_a_failed_case_is_a_row_and_the_others_go_on(models, tmp_path):
     save(hostile.endless_loop(), models / "loop.onnx")
     doc = "x" * (120 << 20)
     save(
@@ -266,7 +266,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
+def test_a_case_that_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
     """A slow conversion fails all cases that wait for its graph, a slow plan only its own case."""
     convert, profile = Estimator.convert, Estimator.profile
 
@@ -335,7 +335,7 @@ def test_a_crash_is_a_row_of_what_was_done_in_that_moment(models, run, tmp_path,
     ]
 
 
-def test_what_failed_is_tried_again_when_asked(models, run, tmp_path, crashing, monkeypatch):
+def test_failed_cases_are_retried_with_the_option(models, run, tmp_path, crashing, monkeypatch):
     run(models, "--batch_size", 1)
     monkeypatch.undo()
     assert (

@@ -251,7 +251,7 @@ def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
     assert "peak of a tile" in out
 
 
-def test_what_control_flow_assumes_is_said(tmp_path, run):
+def test_assumptions_about_control_flow_are_printed(tmp_path, run):
     branches = {
         f"{name}_branch": helper.make_graph(
             [helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")]
@@ -269,7 +269,7 @@ def test_what_control_flow_assumes_is_said(tmp_path, run):
     assert "assumed: If 'choose': the dearer branch is taken" in run(path, "--precision", "fp32")[1]
 
 
-def test_what_does_not_fit_is_an_answer(tmp_path, run):
+def test_a_model_that_does_not_fit_is_reported_with_status_0(tmp_path, run):
     model = make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         {"x": (F, ["n", 20000])},
@@ -519,7 +519,7 @@ def test_warnings_are_lines_of_the_command(onnx_file, run, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["gone.onnx", "tiles=3", "="])
-def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
+def test_compare_takes_a_model_or_settings(onnx_file, run, text):
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
     assert status == 2
     assert (
@@ -528,7 +528,7 @@ def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
     )
 
 
-def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(onnx_file, run):
+def test_compare_in_a_sweep_changes_only_the_given_settings(onnx_file, run):
     sweep = ("--sweep", "batch_size=4,8", "--partials_type", "float")
     compare = ("--compare", "num_ipus=2,enable_pipelining=true,target=mk2")
     found = json.loads(run(onnx_file, *sweep, *compare, "--json")[1])
@@ -580,7 +580,7 @@ def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
     assert "target 'c700' is not known; known are bow, c600" in err
 
 
-def test_what_helps_is_listed_where_it_is_asked_for(onnx_file, run):
+def test_suggestions_are_listed_with_the_option_only(onnx_file, run):
     options = ("--batch_size", 2, "--partials_type", "float")
     assert "advice" not in json.loads(run(onnx_file, *options, "--json")[1])
     advice = json.loads(run(onnx_file, *options, "--json", "--suggest")[1])["advice"]

@@ -340,7 +340,7 @@ def test_neighbours_of_a_sweep_share_the_converted_graph():
     assert [point.batch_size for point in points] == [8, 2]
 
 
-def test_what_is_tried_does_not_warn_again(tmp_path, caplog):
+def test_trials_do_not_repeat_warnings(tmp_path, caplog):
     """Every conversion raises an epsilon that half precision cannot represent."""
     nodes = [
         helper.make_node("Add", ["x", "c"], ["a"]),

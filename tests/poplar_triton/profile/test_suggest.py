@@ -116,7 +116,7 @@ def figures(profile):
 
 
 @pytest.mark.parametrize("goal", ["latency", "throughput", "memory"])
-def test_what_is_advised_was_tried_and_serves_the_goal(estimator, goal, capsys):
+def test_suggestions_were_tried_and_serve_the_goal(estimator, goal, capsys):
     settings = Settings("ipu21", 512, "fp32", {"partials_type": "float"})
     base = estimator.profile(settings)
     advice = try_all(estimator, settings, goal)
@@ -153,9 +153,7 @@ def test_what_is_advised_was_tried_and_serves_the_goal(estimator, goal, capsys):
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
-def test_what_changes_the_results_and_gains_nothing_is_neither_best_nor_on_the_front(
-    estimator, goal, factor, capsys
-):
+def test_changes_of_results_without_gain_are_not_suggested(estimator, goal, factor, capsys):
     advice = try_all(Scaled(estimator, factor), Settings("ipu21", 512, "fp32"), goal)
     assert advice.best_exact is None
     assert advice.best is None or not advice.best.suggestion.changes_results
@@ -207,7 +205,7 @@ def test_a_fixed_batch_is_said_with_what_lets_batches_be_compared(
     assert "were not compared" not in told
 
 
-def test_what_does_not_fit_is_made_to_fit_where_anything_does(estimator):
+def test_suggestions_make_a_model_fit_if_any_setting_does(estimator):
     settings = Settings("ipu21", 4096, "fp32")
     needed = estimator.profile(settings).estimate.peak_tile_bytes
     advice = try_all(Small(estimator, needed - 1), settings)

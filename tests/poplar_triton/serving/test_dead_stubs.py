@@ -56,7 +56,7 @@ def test_dead_is_what_is_served_still(server, is_dead):
     )
 
 
-def test_what_never_loaded_is_not_dead_because_the_server_is_busy():
+def test_a_model_that_never_loaded_is_not_dead_while_the_server_is_busy():
     """Triton answers nothing on the thread of a load over HTTP."""
     silent = DeadStubClassifier(Server(silent=True))
     assert silent.classify([stub()], lambda _: False) == (set(), [])

@@ -85,7 +85,7 @@ def test_a_server_that_does_not_let_us_ask_counts_as_ready(server, endpoint, sta
     assert endpoint.is_live() is answers
 
 
-def test_where_nobody_listens_nothing_is_known():
+def test_an_unreachable_server_is_of_unknown_state():
     endpoint = HttpEndpoint("http://127.0.0.1:1", {})
     assert endpoint.is_live() is None
     assert endpoint.is_ready(1) is False
@@ -110,9 +110,7 @@ def test_a_model_is_loaded_under_any_name_and_with_a_configuration_anew(server, 
         ((200, b"{"), "Expecting property name"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(
-    server, endpoint, answer, reason
-):
+def test_a_malformed_answer_is_an_error_with_the_servers_reason(server, endpoint, answer, reason):
     server.answer = answer
     with pytest.raises(ServerError) as caught:
         endpoint.load("m")

@@ -102,7 +102,7 @@ def read_series(state):
     }
 
 
-def test_what_has_happened_is_counted(state, address):
+def test_events_are_counted_as_metrics(state, address):
     serve(state, living=[stub(0), stub(1)], dead=[stub(2)])
     serve(state, living=[stub(0)], dead=[stub(2), stub(1)])
     serve(state, living=[stub(0), stub(1, "n")])

@@ -150,7 +150,7 @@ def test_texts_of_which_there_are_many_take_little_memory_and_none_is_lost():
     assert hidden + lines.count("[warn] often") == 1000
 
 
-def test_what_is_no_warning_is_copied_each_time_that_it_does_not_repeat_the_last_line():
+def test_lines_below_warnings_are_copied_unless_they_repeat_the_last_line():
     lines = []
     repeats = log._Repeats(lines.append, Clock())
     logged = [f"I1125 22:22:36.{place % 2} 1 a.cc:1] {place % 2}" for place in range(100)]

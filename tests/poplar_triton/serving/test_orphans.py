@@ -31,12 +31,12 @@ def test_an_old_instance_that_is_idle_after_a_reload_is_an_orphan(watched):
     assert watched.scan(after=1) == [OLD]
 
 
-def test_what_loads_a_model_besides_makes_no_orphans(watched):
+def test_a_load_by_another_client_makes_no_orphans(watched):
     """The old instances serve until the load has ended, idle or not."""
     assert watched.scan("n") == watched.scan(after=1000) == []
 
 
-def test_an_old_instance_that_computes_is_none(watched):
+def test_an_old_instance_that_computes_is_no_orphan(watched):
     watched.scan("m")
     watched.proc.say(7, "S", cpu=16)
     assert watched.scan(after=IDLE_SECONDS) == []
@@ -44,7 +44,7 @@ def test_an_old_instance_that_computes_is_none(watched):
     assert watched.scan(after=IDLE_SECONDS) == [OLD], "a moment now and then is nothing"
 
 
-def test_one_whose_child_computes_is_none(watched):
+def test_an_instance_whose_child_computes_is_no_orphan(watched):
     watched.scan("m")
     for cpu in range(1, 4):
         watched.proc.say(8, "R", parent=7, cpu=20 * cpu)

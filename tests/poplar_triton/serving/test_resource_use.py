@@ -13,7 +13,7 @@ from poplar_triton.serving.resource_use import (
 MIB = 1 << 20
 
 
-def test_what_a_server_and_its_stubs_hold_is_read_from_the_kernel(tmp_path):
+def test_resources_of_server_and_stubs_are_read_from_proc(tmp_path):
     for pid, threads, memory in ((1, 98, 40), (2, 8, 100), (3, 8, 60)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(
@@ -122,7 +122,7 @@ def test_shared_memory_runs_short(machine):
     assert machine.poll() == f"85 of 100 MiB of {machine.proc} are in use"
 
 
-def test_what_heals_leave_is_what_is_held_once_they_have_ended_beyond_what_was():
+def test_a_leak_is_the_growth_after_a_heal_has_settled():
     meter = LeakMeter()
     assert meter.scan(ResourceUse(98, 3, 10), 0, is_healing=False) is None
     assert meter.scan(ResourceUse(100, 3, 10), 1, is_healing=False) is None, "nothing is healed"

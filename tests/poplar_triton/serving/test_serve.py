@@ -290,7 +290,7 @@ def test_a_reload_needs_explicit_control_which_only_the_supervisor_has(repositor
     )
 
 
-def test_whoever_has_chosen_a_mode_or_a_key_keeps_it(repository):
+def test_a_chosen_mode_or_key_is_kept(repository):
     reload = ("--on-dead-stub", "reload", "--")
     explicit = "--model-control-mode=explicit"
     assert triton_options(repository, *reload, explicit) == [explicit]

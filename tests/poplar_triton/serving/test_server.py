@@ -328,7 +328,7 @@ def is_free(port):
     return True
 
 
-def test_nobody_gets_a_port_of_a_server_that_has_ended_and_may_start_again(repository, play):
+def test_ports_of_a_stopped_server_stay_reserved(repository, play):
     """The clients of the one would send their requests to the other."""
     play()
     with TritonServer(repository) as started:

@@ -41,7 +41,7 @@ def make(machine):
     return made
 
 
-def test_what_is_given_up_is_gone(machine):
+def test_released_segments_are_removed(machine):
     (machine / "shm" / "another").touch()
     made = make(machine)
     assert len(find_files(machine)) == 4
@@ -51,7 +51,7 @@ def test_what_is_given_up_is_gone(machine):
     assert find_files(machine) == ["shm/another"]
 
 
-def test_what_nobody_holds_any_more_goes_when_the_next_one_starts(machine):
+def test_segments_of_ended_servers_are_removed_at_the_next_start(machine):
     killed = make(machine)
     os.close(killed.lock)
     for name in ("poplar_1_lock", "poplar_1_abc_lock", "poplar_x_abcdefgh_lock"):
@@ -64,7 +64,7 @@ def test_what_nobody_holds_any_more_goes_when_the_next_one_starts(machine):
     other.release()
 
 
-def test_what_a_process_of_the_server_holds_stays(machine):
+def test_segments_of_a_living_server_are_kept(machine):
     """The tritonserver keeps serving after its supervisor was killed."""
     first = make(machine)
     with subprocess.Popen(
@@ -89,7 +89,7 @@ def plant(machine, suffix="abcdefgh"):
     return lock, folder
 
 
-def test_a_lock_that_nobody_holds_is_cleared_away(machine):
+def test_a_lock_without_a_holder_is_removed(machine):
     plant(machine)
     make(machine).release()
     assert find_files(machine) == []
@@ -171,7 +171,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(machine, tmp_path):
     assert find_files(machine) == ["tmp/poplar-triton-abcdefgh"]
 
 
-def test_nobody_else_may_look_into_the_lock(machine):
+def test_the_lock_is_private_to_the_user(machine):
     made = make(machine)
     (lock,) = (machine / "shm").glob("*_lock")
     assert [path.stat().st_mode & 0o777 for path in (lock, lock / server_resources._LOCK_FILE)] == [

@@ -320,7 +320,7 @@ def test_a_request_to_stop_ends_a_restart(play):
     assert it.server.starts == 0
 
 
-def test_what_clients_had_loaded_is_loaded_into_the_next_server(play):
+def test_models_loaded_by_clients_are_loaded_again_after_a_restart(play):
     it = play(restarts=1)
     it.server.takes_models = True
     it.server.living = [HERE, Stub(9, 1, "later", "1", "later_0_0")]

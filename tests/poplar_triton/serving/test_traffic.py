@@ -71,7 +71,7 @@ def test_requests_that_wait_are_traffic(played, traffic):
 
 
 @pytest.mark.parametrize(("port", "state"), [(3, "01"), (1, "0A"), (1, "06")])
-def test_without_a_connection_there_is_none(played, traffic, port, state):
+def test_without_a_connection_there_is_no_traffic(played, traffic, port, state):
     played.say(success=5)
     played.connect(port, state)
     assert not traffic.is_busy()

@@ -126,9 +126,7 @@ def test_answers_are_those_of_the_model_runtime(batcher, instance, tmp_path):
     assert batcher.compute(rows(3), ["z"], PlayedCall()).keys() == {"z"}
 
 
-def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_order(
-    batcher, instance, send
-):
+def test_requests_during_a_run_share_the_next_batch_in_order(batcher, instance, send):
     first = hold(instance, send, batcher)
     asked = [
         (send(batcher, rows(value, count)), rows(value, count))
@@ -194,7 +192,7 @@ def test_the_backends_codes_are_grpcs(batcher, instance, monkeypatch, code):
     assert raised.value.code is code
 
 
-def test_requests_that_nobody_wants_any_more_are_not_computed(batcher, instance, send):
+def test_cancelled_requests_are_not_computed(batcher, instance, send):
     first = hold(instance, send, batcher)
     calls = [PlayedCall() for _ in range(4)]
     asked = [send(batcher, rows(value), call) for value, call in enumerate(calls, 2)]
@@ -213,7 +211,7 @@ def test_requests_that_nobody_wants_any_more_are_not_computed(batcher, instance,
     assert instance.runs == [[1], [1, 1]]
 
 
-def test_where_nobody_wants_anything_nothing_is_run(batcher, instance):
+def test_a_batch_of_cancelled_requests_is_not_run(batcher, instance):
     call = PlayedCall()
     call.give_up()
     for _ in range(3):

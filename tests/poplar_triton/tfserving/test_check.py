@@ -193,7 +193,7 @@ def test_values_are_not_read_of_what_does_not_fit(dtype, shape):
     assert reads == []
 
 
-def test_what_a_model_says_is_passed_on():
+def test_an_error_of_a_model_is_passed_on():
     said = ServingError(Code.ABORTED, "not now")
     servable = FakeServable("m", 1, SIGNATURE, error=said)
     with pytest.raises(ServingError) as raised:

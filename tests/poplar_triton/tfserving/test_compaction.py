@@ -84,7 +84,7 @@ def test_many_values_become_one_part(name, value):
     assert np.array_equal(read(compacted)[-1], np.reshape(values, (2, -1)).tolist())
 
 
-def test_what_is_broken_stays_and_what_has_too_many_parts_is_refused():
+def test_a_broken_message_is_kept_and_one_of_too_many_parts_rejected():
     message = write(make_tensor("DT_INT32", [1] * 5, [5]))
     assert compact(message[:-1]) == message[:-1]
     many = messages.PredictRequest(output_filter=["y"] * (MAX_PARTS + 1)).SerializeToString()

@@ -244,7 +244,7 @@ def test_a_path_of_metrics_that_no_client_could_ask_for_is_refused(
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None:
+def test_only_regular_files_of_limited_size_are_read(read, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "missing")
     os.mkfifo(tmp_path / "pipe")

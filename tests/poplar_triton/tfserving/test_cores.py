@@ -43,7 +43,7 @@ def test_numbers_go_around():
     assert [Core(number).core for number in range(2 * len(CORES))] == 2 * CORES
 
 
-def test_what_a_thread_on_the_core_starts_is_there_too():
+def test_a_thread_started_on_the_core_stays_on_it():
     found = []
     with on_a_thread_of_its_own():
         core = Core(1)

@@ -161,7 +161,7 @@ def test_only_the_outputs_that_are_asked_for_are_asked_for(begin):
     assert (request.model_name, request.model_version) == ("m", "1")
 
 
-def test_what_a_model_takes_is_asked_once_a_while_and_after_a_refusal(monkeypatch, begin):
+def test_signatures_are_fetched_again_after_a_while_or_a_refusal(monkeypatch, begin):
     triton, models = begin()
     monkeypatch.setattr(forward, "FRESH_SECONDS", PATIENCE_SECONDS)
     for _ in range(5):
@@ -237,7 +237,7 @@ def test_a_model_that_triton_does_not_have_is_not_found(code, method, begin):
 
 
 @pytest.mark.parametrize("version", [-1, -(2**63), 2**63, 7, 10**30])
-def test_versions_that_there_are_not_are_not_found(version, begin):
+def test_unknown_versions_are_not_found(version, begin):
     _, models = begin()
     expected = Code.NOT_FOUND, f"Servable not found for request: Specific(m, {version})"
     assert refusal(models.find, ModelSpec("m", version), Asker()) == expected
@@ -317,7 +317,7 @@ def test_labels_and_policies_choose_among_tritons_versions(spec, version, begin)
         (ModelSpec("other"), Code.NOT_FOUND, "Servable not found for request: Latest(other)"),
     ],
 )
-def test_what_is_not_configured_is_not_served(spec, code, said, begin):
+def test_models_without_a_source_are_not_served(spec, code, said, begin):
     _, models = begin(SOURCES)
     assert refusal(models.find, spec, Asker()) == (code, said)
 

@@ -139,7 +139,7 @@ def test_the_newest_version_and_any_other_answer(client):
     assert client.version == 1
 
 
-def test_what_triton_does_not_have_is_not_found(client):
+def test_models_that_triton_lacks_are_not_found(client):
     for model, choice, text in (
         ("none", {}, "Servable not found for request: Latest(none)"),
         ("broken", {}, "Servable not found for request: Latest(broken)"),
@@ -163,7 +163,7 @@ def test_versions_stand_as_triton_says(client):
     assert "executable.popef" in message
 
 
-def test_what_a_model_says_of_a_request_is_passed_on(client, triton):
+def test_an_error_of_a_request_is_passed_on(client, triton):
     ids = {"ids": np.array([[1, 99]], np.int32)}
     with pytest.raises(InferenceServerException) as raised:
         infer(triton, "gather", ids)

@@ -192,7 +192,7 @@ def test_whole_numbers_of_64_bits_are_narrowed_or_refused_by_row(client):
         ("m", {"version_label": ""}, "INVALID_ARGUMENT", "Unrecognized servable version label: "),
     ],
 )
-def test_models_and_versions_that_there_are_not_are_told(client, model, choice, code, words):
+def test_unknown_models_and_versions_are_named(client, model, choice, code, words):
     with refused(code, words):
         client.predict(model, ROW, **choice)
     metadata = messages.GetModelMetadataRequest(
@@ -264,7 +264,7 @@ def test_the_status_is_of_all_versions_or_of_the_one_that_is_named(client):
     ],
 )
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100])
-def test_what_needs_examples_or_reloads_is_not_implemented_and_says_so(client, name, data):
+def test_methods_with_examples_and_reloads_are_unimplemented(client, name, data):
     with refused(
         "UNIMPLEMENTED",
         (f"{name.partition('/')[2]} is not supported by poplar-triton; use Predict"),
@@ -280,7 +280,7 @@ def test_what_needs_examples_or_reloads_is_not_implemented_and_says_so(client, n
         "/x/y",
     ],
 )
-def test_methods_that_there_are_not_are_not_implemented(client, method):
+def test_unknown_methods_are_unimplemented(client, method):
     with refused("UNIMPLEMENTED"):
         call(client, method, b"")
 

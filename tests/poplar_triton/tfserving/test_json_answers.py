@@ -163,7 +163,7 @@ def test_six_digits_are_printed_where_they_do():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_what_is_not_finite_has_a_name(dtype):
+def test_nan_and_infinities_are_written_by_name(dtype):
     assert show(dtype, np.nan, np.inf, 3, -np.inf, 0, -0.0) == [
         "NaN",
         "Infinity",

@@ -89,7 +89,7 @@ def test_a_small_body_needs_no_process(reader, call):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_a_large_body_is_said_in_the_same_words(reader, call):
+def test_a_large_body_has_the_same_errors_as_a_small_one(reader, call):
     for body in (
         b'{"instances": [' + b"[1], " * LARGE_BYTES + b"2]}",
         LARGE[:-4],
@@ -204,7 +204,7 @@ def test_a_small_answer_needs_no_process(reader, call):
     assert not find_children()
 
 
-def test_what_is_wrong_with_a_large_answer_is_said(reader, call):
+def test_an_invalid_large_answer_is_an_error(reader, call):
     outputs = {"y": np.arange(LARGE_VALUES + 1), "z": np.arange(2)}
     with pytest.raises(ServingError, match="inconsistent batch size: 2") as error:
         reader.write(outputs, Format.ROW, call)

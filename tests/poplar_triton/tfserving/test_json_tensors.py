@@ -112,7 +112,7 @@ def test_columns_need_not_be_equally_long():
     assert list(inputs) == ["ints", "texts", "one"]
 
 
-def test_what_else_is_in_a_request_is_not_looked_at():
+def test_unknown_keys_of_a_request_are_ignored():
     deep = "[" * 500 + "]" * 500
     text = f'\ufeff \r\n\t{{"nested": {deep}, "instances": [1], "parameters": {{}}}} what follows'
     check(read_one(text, "int32"), [1], "int32")
@@ -237,7 +237,7 @@ def test_base64_may_lack_its_padding_and_have_spaces(text):
 @pytest.mark.parametrize(
     "text", ["a", "aGVsbG8==", "aGV=sbG8=", "-_-_", "aGVsbG8=é", "=", "a\u2028b="]
 )
-def test_what_is_not_base64_is_refused(text):
+def test_invalid_base64_is_rejected(text):
     assert "Unable to base64 decode" in refuse(
         json.dumps({"instances": [{"b64": text}]}), x="string"
     )
@@ -367,7 +367,7 @@ def test_lists_may_be_empty_inside():
         ),
     ],
 )
-def test_what_is_not_a_request_is_refused(text, error):
+def test_invalid_requests_are_rejected(text, error):
     assert error in refuse(text)
 
 
@@ -417,7 +417,7 @@ def test_a_model_has_inputs():
         '{"nested":' + "[" * DEEP + "]" * DEEP + ', "instances": [1]}',
     ],
 )
-def test_what_is_nested_too_deep_is_refused(text):
+def test_too_deep_nesting_is_rejected(text):
     assert "nested too deep" in refuse(text)
 
 
@@ -460,7 +460,7 @@ def read_back(body: bytes, format: Format, kind: str, name: str = "x") -> np.nda
 
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind != "string"])
 @given(data=st.data(), format=st.sampled_from(Format))
-def test_what_is_written_reads_back_bit_for_bit(kind, data, format):
+def test_written_predictions_read_back_bit_for_bit(kind, data, format):
     shape = data.draw(arrays.array_shapes(min_dims=1, max_dims=4, max_side=4))
     array = data.draw(arrays.arrays(TYPES[kind], shape))
     same(read_back(write_predictions({"y": array}, format), format, kind), array)

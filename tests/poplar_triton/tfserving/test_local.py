@@ -143,7 +143,7 @@ def test_the_versions_of_the_policy_are_served_and_no_others(
                 models.list_versions(ModelSpec("m", version=version), CALL)
 
 
-def test_what_there_is_not_is_not_found(write, open_model):
+def test_unknown_models_and_versions_are_not_found(write, open_model):
     write(1)
     models = open_model()
     refuse(models, Code.NOT_FOUND, "Servable not found for request: Latest(n)", name="n")
@@ -396,7 +396,7 @@ def test_closing_answers_all_and_refuses_what_comes_later(write, open_model):
     assert refused.value.code is Code.UNAVAILABLE
 
 
-def test_what_versions_have_counted_stays_when_they_are_given_up(write, open_model):
+def test_counts_of_unloaded_versions_are_kept(write, open_model):
     write(1)
     models = open_model()
     ask(models)

@@ -240,7 +240,7 @@ def test_the_status_is_available(api, channel, model):
     assert version.status.error_code == 0
 
 
-def test_what_a_model_without_examples_cannot_is_unimplemented(api, prediction, channel):
+def test_methods_with_examples_are_unimplemented(api, prediction, channel):
     service = api.model_service.ModelServiceStub(channel)
     for call, request in (
         (prediction.Classify, api.classify.ClassificationRequest()),

@@ -68,7 +68,7 @@ def test_all_serve_on_entry_and_none_is_left_on_exit(play, lines):
     assert (played.server.unready_reason, lines) == ("draining", [])
 
 
-def test_what_is_not_served_is_told_once_for_all_processes(play, lines):
+def test_unserved_models_are_reported_once_for_all_processes(play, lines):
     with play(
         say("model 'a' is broken"), say("model 'a' is broken", "b too"), processes=2
     ).server as server:

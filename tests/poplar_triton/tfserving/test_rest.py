@@ -172,7 +172,7 @@ def test_bodies_that_are_not_requests_are_refused(server, body, error):
 
 
 @pytest.mark.parametrize("method", ["classify", "regress"])
-def test_what_needs_examples_is_not_served(server, method):
+def test_classify_and_regress_are_unimplemented(server, method):
     answer = server.post(f"/v1/models/half/versions/3:{method}", {"examples": [{"x": 1.0}]})
     assert answer.status == 501
     assert answer.error.startswith(f"{method.capitalize()} is not supported")
@@ -371,7 +371,7 @@ def test_predictions_and_metadata_are_counted():
         )
 
 
-def test_what_is_no_http_is_counted_and_told_in_one_line(caplog):
+def test_malformed_http_is_counted_and_logged_in_one_line(caplog):
     with serve(make_models()) as server:
         for _ in range(20):
             with open_connection(server) as connection:

@@ -107,7 +107,7 @@ def test_bodies_that_do_not_come_are_not_waited_for():
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_a_bad_request(server, request_bytes):
+def test_malformed_http_is_a_bad_request(server, request_bytes):
     with open_connection(server) as connection:
         connection.sendall(request_bytes)
         assert read_status(connection) == 400

@@ -42,14 +42,14 @@ def test_a_request_may_name_a_version_or_a_label_or_neither():
 
 
 @pytest.mark.parametrize("label", ["", "canary", "3"])
-def test_a_label_that_there_is_not_is_refused(label):
+def test_an_unknown_label_is_rejected(label):
     words = f"Unrecognized servable version label: {label}"
     with pytest.raises(ServingError, match=re.escape(words)) as refused:
         find_version(ModelSpec("m", label=label), {"stable": 3})
     assert refused.value.code is Code.INVALID_ARGUMENT
 
 
-def test_what_is_not_there_is_named_in_tensorflow_servings_words():
+def test_missing_versions_are_named_in_tensorflow_servings_words():
     spec = ModelSpec("m")
     for error, words in (
         (not_served(spec, None), "Servable not found for request: Latest(m)"),

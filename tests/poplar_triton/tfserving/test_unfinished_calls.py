@@ -74,7 +74,7 @@ def test_calls_that_were_opened_and_not_sent_take_no_thread_from_others():
         assert not any(call.done() for call in calls)
 
 
-def test_more_of_them_than_there_may_be_calls_shut_nobody_out():
+def test_more_unfinished_calls_than_the_limit_do_not_shut_out_others():
     """There are 1,030 calls at once: more than are let in, and four times as many as threads."""
     with serve_echo(max_calls=16) as served, ExitStack() as stack:
         for _ in range(5):

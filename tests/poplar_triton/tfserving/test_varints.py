@@ -71,7 +71,7 @@ def test_more_numbers_than_are_read_at_once_stay_in_order():
         (b"\x80" * 1_000_000 + b"\x01", "longer than ten bytes"),
     ],
 )
-def test_what_is_no_number_is_refused(packed, reason, prefix):
+def test_invalid_varints_are_rejected(packed, reason, prefix):
     with pytest.raises(ValueError, match=reason):
         read_varints(prefix + packed)
 

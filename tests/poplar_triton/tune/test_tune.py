@@ -81,7 +81,7 @@ def test_a_model_without_a_batch_is_not_batched():
         ("instance_group { kind: KIND_GPU }", "KIND_GPU"),
     ],
 )
-def test_what_cannot_be_compared_is_rejected(text, told):
+def test_configurations_that_cannot_be_compared_are_rejected(text, told):
     with pytest.raises(CommandError, match=told):
         read_candidate(parse(f'name: "m" {text}'))
 

@@ -67,7 +67,7 @@ def test_a_version_is_three_lines_and_needs_no_model(capsys):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_belongs_elsewhere_is_refused_by_name(name, model, capsys):
+def test_unsupported_options_are_rejected_by_name(name, model, capsys):
     action = next(each for each in make_parser()._actions if each.dest == name)
     values = {0: [], None: ["1"], "+": ["a=b"]}[action.nargs]
     assert poprt("-i", model, "--batch_size", 2, f"--{name}", *values) == 2
@@ -129,7 +129,7 @@ def test_products_are_cut_by_name(text, expected):
 
 
 @pytest.mark.parametrize("text", ["MatMul", "=4", "m=x", "m=-1", "m=4/rows", "m=4/none/maybe"])
-def test_a_cut_that_is_none_is_refused(text):
+def test_an_invalid_serialisation_is_rejected(text):
     with pytest.raises(argparse.ArgumentTypeError):
         read_serialised(text)
 
@@ -143,7 +143,7 @@ def test_groups_of_inputs_have_a_type_a_shape_and_perhaps_a_number():
     "text",
     ["fp32", "fp32,", "fp32,5", "fp32,[a]", "fp32,[0]", "fp32,[1],2,3", "fp32," + "[" * 9_999],
 )
-def test_a_group_that_is_none_is_refused(text):
+def test_an_invalid_group_is_rejected(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected DTYPE,\[SHAPE\]"):
         read_group(text)
 

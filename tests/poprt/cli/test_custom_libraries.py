@@ -151,7 +151,7 @@ def test_scripts_run_the_operators_under_onnx_runtime_too(library, tmp_path):
     np.testing.assert_allclose(session.run(["y"], {"x": X})[0], expected(), rtol=1e-6)
 
 
-def test_what_is_no_library_is_refused(library, tmp_path):
+def test_invalid_operator_libraries_are_rejected(library, tmp_path):
     (tmp_path / "no.so").write_text("no")
     for bad, reason in (
         (OperatorLibrary(DOMAIN, str(tmp_path / "nosuch.so")), "no such file"),

@@ -94,7 +94,7 @@ def test_joined_inputs_are_joined(run, tmp_path):
         ),
     ],
 )
-def test_what_the_file_lacks_is_named(options, reason, run, compile_popef):
+def test_tensors_that_the_file_lacks_are_named(options, reason, run, compile_popef):
     status, _, error = run(compile_popef(linear_model()), *options)
     assert status == 1
     assert reason in error

@@ -137,7 +137,7 @@ def test_compiling_refuses(tmp_path: Path, capsys, model: onnx.ModelProto, messa
     assert message in line
 
 
-def test_what_no_machine_could_run_is_not_compiled() -> None:
+def test_a_model_that_no_machine_could_run_is_rejected() -> None:
     with pytest.raises(
         CompileMemoryError,
         match=r"the model could not be run: node .* takes \d+ multiply-adds, more than",

@@ -111,7 +111,7 @@ def test_a_cause_is_named_that_accounts_for_the_error(op_type, inputs, half, res
         ("MatMul", {"a": [[1, 1]], "b": [[1, 1], [1, -1]]}, {}, [[2.1, 0]]),
     ],
 )
-def test_what_does_not_account_for_the_error_is_not_named(op_type, inputs, half, result_half):
+def test_causes_that_do_not_explain_the_error_are_not_named(op_type, inputs, half, result_half):
     assert explain(op_type, inputs, half, result_half).startswith("rounding, its result is off by")
 
 

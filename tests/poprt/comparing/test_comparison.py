@@ -76,7 +76,7 @@ def test_answers_count_by_the_class_they_name(ours, agreeing, misled):
     assert (found.labels, found.agreeing, found.misled) == (1, agreeing, misled)
 
 
-def test_where_float_is_undecided_another_class_misleads_nobody():
+def test_another_class_does_not_count_if_float_is_undecided():
     _, found = compare(([[3.0, 3.01]], [[3.01, 3.0]]), classes=["y"])
     assert (found.labels, found.agreeing, found.misled) == (1, 0, 0)
     _, found = compare(([[3.0, 3.1]], [[3.1, 3.0]]), classes=["y"])

@@ -59,7 +59,7 @@ def test_nodes_part_them_whose_own_operands_are_alike():
     ]
 
 
-def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
+def test_empty_tensors_and_infinities_in_float_too_do_not_diverge():
     model = chain("Neg", "Abs")
     half = {"t0": [np.inf, 0, 0, 0], "t1": [np.nan, 0, 0, 0]}
     whole = {"t0": [np.inf, 0, 0, 0], "t1": [np.inf, 0, 0, 0]}

@@ -127,7 +127,7 @@ def test_where_all_operators_in_float_are_wrong_too_that_is_said():
     assert "not even all of them (0.25): half cannot hold the inputs" in run.describe(None)
 
 
-def test_the_search_does_not_warn_of_options_that_nobody_gave(caplog):
+def test_the_search_does_not_warn_of_its_own_options(caplog):
     asked = []
 
     def renarrow(types):

@@ -110,7 +110,7 @@ def test_a_graph_that_does_not_fit_is_refused(path, given, names, reason):
         adopt(path, given, names)
 
 
-def test_what_is_no_graph_is_refused(tmp_path):
+def test_bytes_that_are_no_graph_are_rejected(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\xff\xff")
     with pytest.raises(LoadError, match="expected an ONNX model"):
         adopt(tmp_path / "model.onnx")

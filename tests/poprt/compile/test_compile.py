@@ -140,7 +140,7 @@ def single(operator, inputs, outputs, domain="", **attributes):
         ),
     ],
 )
-def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reason):
+def test_unsupported_nodes_are_rejected_by_name(model, reason):
     with pytest.raises(CompileError, match=reason):
         Compiler.compile(Converter(batch_size=2).convert(model))
 
@@ -191,7 +191,7 @@ def flat(*nodes, **kinds):
         ),
     ],
 )
-def test_what_the_standard_does_not_allow_is_refused_by_the_name_of_the_node(model, reason):
+def test_invalid_nodes_are_rejected_by_name(model, reason):
     with pytest.raises(CompileError, match=reason):
         Converter().convert(model)
 
@@ -323,7 +323,7 @@ def test_the_mapping_that_a_model_asks_for_is_logged(caplog):
     assert sum(int(tiles) * int(elements) for tiles, elements in levels) == 4 * 4 * 8 * 8
 
 
-def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
+def test_a_model_that_exceeds_tile_memory_is_rejected_with_a_breakdown(caplog):
     """The activations take 1.2 GB; a C600 has 0.94 GB."""
     model = single("Relu", {"x": (F, [1, 300_000_000])}, {"y": (F, [1, 300_000_000])})
     said = (

@@ -114,7 +114,7 @@ def test_a_last_bit_that_decides_once_makes_no_rows_dependent(monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [LoadError, RunError])
-def test_what_no_server_could_run_is_not_compiled(failure, monkeypatch):
+def test_a_model_that_fails_its_dry_run_is_rejected(failure, monkeypatch):
     def fail(*_arguments, **_options):
         raise failure("the graph is odd")
 

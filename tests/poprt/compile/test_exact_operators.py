@@ -105,7 +105,7 @@ def test_windows_smaller_than_their_stride_have_no_padding(operator, auto_pad):
     assert judge(case).word == EQUAL, judge(case).why
 
 
-def test_what_a_window_has_behind_the_padding_is_not_counted():
+def test_positions_behind_the_padding_are_not_counted_in_a_window():
     x = np.ones((1, 1, 4, 6), np.float32)
     attributes = {
         "kernel_shape": [2, 3],

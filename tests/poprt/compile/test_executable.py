@@ -50,14 +50,14 @@ def test_an_executable_is_a_popef_model(converted):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no popef"])
-def test_what_is_no_executable_is_refused_by_name(content, tmp_path):
+def test_a_file_that_is_no_executable_is_rejected_by_name(content, tmp_path):
     if content is not None:
         (tmp_path / "x.popef").write_bytes(content)
     with pytest.raises(CompileError, match=r"x\.popef: expected an executable of poprt, found: "):
         Executable(tmp_path / "x.popef")
 
 
-def test_what_was_compiled_before_is_read_from_the_cache(converted, tmp_path, monkeypatch):
+def test_a_compiled_model_is_read_from_the_cache(converted, tmp_path, monkeypatch):
     options = CompilerOptions(enable_engine_caching=True, cache_path=str(tmp_path / "cache"))
     first = Compiler.compile(converted, None, options)
     (file,) = (tmp_path / "cache").iterdir()

@@ -258,7 +258,7 @@ def squeeze(opset):
         ),
     ],
 )
-def test_what_cannot_be_fused_is_refused_by_its_number(given, reason):
+def test_models_that_cannot_be_fused_are_rejected_by_number(given, reason):
     with pytest.raises(CompileError, match=reason):
         MFConverter().convert(given())
 

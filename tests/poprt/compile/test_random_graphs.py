@@ -328,13 +328,13 @@ def bounded(count):
 
 @bounded(200)
 @given(model=models(), name=st.sampled_from(EXACT), seed=st.integers(0, 9))
-def test_what_drops_and_joins_nodes_changes_no_bit_of_the_answers(model, name, seed):
+def test_dropping_and_joining_nodes_changes_no_bit_of_the_answers(model, name, seed):
     assert_kept(name, model, seed, 0.0)
 
 
 @bounded(200)
 @given(model=models(), name=st.sampled_from(ROUNDED), seed=st.integers(0, 9))
-def test_what_joins_constants_changes_the_last_bits_only(model, name, seed):
+def test_joining_constants_changes_the_last_bits_only(model, name, seed):
     assert_kept(name, model, seed, 1e-5)
 
 

@@ -252,7 +252,7 @@ def test_weights_that_cannot_fit_are_refused_before_anything_is_converted(tmp_pa
         (["--allow_out_of_memory"], "fp32", True),
     ],
 )
-def test_what_counts_is_the_precision_and_the_number_of_chips(
+def test_the_limit_of_weights_depends_on_precision_and_number_of_chips(
     tmp_path, options, precision, fits, capsys, monkeypatch
 ):
     from poprt import cli

@@ -137,7 +137,7 @@ def test_names_may_have_shapes_behind_them(text, expected):
 
 
 @pytest.mark.parametrize("text", ["x[1,a]", "x[1", "[1]", "x]y", ",x"])
-def test_what_is_no_list_of_names_is_refused(text):
+def test_invalid_lists_of_names_are_rejected(text):
     with pytest.raises(CompileError, match="expected"):
         frontend.TensorflowFrontend.split_nodename_and_shape(text)
 
@@ -150,7 +150,9 @@ def test_what_is_no_list_of_names_is_refused(text):
         ("frozen.pb", {"saved_model": False}, "--inputs and --outputs have to name its tensors"),
     ],
 )
-def test_what_is_not_there_is_refused_at_once(path, options, expected, tmp_path, monkeypatch):
+def test_missing_files_and_options_are_rejected_at_once(
+    path, options, expected, tmp_path, monkeypatch
+):
     monkeypatch.setattr(tensorflow_frontend, "check_packages", lambda: None)
     (tmp_path / "frozen.pb").write_bytes(b"")
     with pytest.raises(CompileError, match=expected):
@@ -297,7 +299,7 @@ def test_names_and_shapes_arrive(large, made, monkeypatch):
         ({"opset": 99}, "tf2onnx cannot convert it: "),
     ],
 )
-def test_what_is_not_in_the_model_is_refused_by_name(options, expected, made):
+def test_names_that_the_model_lacks_are_rejected(options, expected, made):
     with pytest.raises(CompileError, match=expected):
         frontend.get_frontend(made / "cnn", "tensorflow", **options).load_model()
 

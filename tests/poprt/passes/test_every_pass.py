@@ -182,7 +182,7 @@ def test_the_model_answers_the_same(name, kind):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].saves])
-def test_what_exists_to_save_cycles_never_costs_more(name):
+def test_passes_that_save_cycles_never_cost_more(name):
     model = CASES[name].positive()
     before, after = (
         pipeline.estimate(each, TARGETS["ipu2"]).cycles for each in (model, run_pass(name, model))

@@ -456,7 +456,7 @@ def test_a_verdict_near_the_limit_says_how_many_of_the_published_were_wrong(monk
     assert found.as_json()["fits_closely"] == asdict(near)
 
 
-def test_what_validation_wrote_can_be_read():
+def test_errors_of_the_validation_can_be_read():
     found = model_profile.read_validation()
     assert {"dense CNN", "encoder"} <= {each.kind for each in found.groups}
     assert all(0 <= each.within_25 <= 1 and each.median_error >= 0 for each in found.groups)
@@ -465,7 +465,7 @@ def test_what_validation_wrote_can_be_read():
     assert 0 < found.memory.wrong < found.memory.verdicts
 
 
-def test_what_is_live_at_the_peak_is_listed_largest_first():
+def test_live_tensors_at_the_peak_are_listed_largest_first():
     found = profile_of(matmul(64, 256, 512))
     peak = found.estimate.peak
     alive = list_alive(peak)

@@ -210,7 +210,7 @@ def test_layers_of_largest_loss_stay_in_half(tmp_path):
     assert quarters(quantize(prepared, None, tmp_path, {"x": pictures()}, "fp8", "snr", 99)) == {}
 
 
-def test_what_the_converter_was_told_reaches_the_quantizer(tmp_path):
+def test_options_of_the_converter_reach_the_quantizer(tmp_path):
     prepared = prepare("fp8_weight", fp8_skip_op_names="first, last", fp8_params="F152,F152,-2,-3")
     before = prepared.SerializeToString()
     made = quantize(prepared, None, tmp_path, {"x": pictures()}, "fp8_weight", "gptq")

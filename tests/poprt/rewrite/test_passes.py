@@ -72,7 +72,7 @@ def test_a_conversion_goes_from_stage_to_stage():
     assert stages == sorted(stages)
 
 
-def test_what_passes_take_of_the_options_is_there():
+def test_fields_that_passes_take_exist_in_the_options():
     options = {
         pipeline.CONVERSION: ConverterOptions(),
         pipeline.PREPARATION: pipeline.PreparationOptions(),
@@ -323,7 +323,7 @@ def test_shapes_are_inferred_ahead_of_all_else_and_nothing_is_left_out():
     assert {value.name for value in converted.graph.value_info} == {"product", "sum"}
 
 
-def test_what_nothing_compiles_without_cannot_be_skipped():
+def test_required_passes_cannot_be_skipped():
     with pytest.raises(CompileError, match="skip_passes: 'admit' is a check or step"):
         pipeline.conversion(ConverterOptions(skip_passes=frozenset(["admit"])), linear_model())
 
@@ -372,7 +372,7 @@ def test_arguments_that_a_pass_lacks_or_does_not_take_are_named(name, arguments,
         get_pass(name, *arguments)
 
 
-def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
+def test_a_replaced_lookup_of_passes_is_used(monkeypatch):
     class Mine(base_pass.ImmutablePass):
         """Pass of the same kind as ByteMLPerf's."""
 
@@ -508,11 +508,11 @@ def test_a_match_says_where_the_nodes_are_in_a_graph_that_changes():
         ("Neg:a->Abs:a", "key 'a' is of Neg and of Abs"),
     ],
 )
-def test_what_is_no_path_is_refused(path, reason):
+def test_an_invalid_pattern_path_is_rejected(path, reason):
     with pytest.raises(CompileError, match=reason):
         PatternMatcher([path])
 
 
-def test_what_is_known_of_a_pass_cannot_be_changed():
+def test_the_information_of_a_pass_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         find_pass("admit").info.default = False

@@ -176,7 +176,7 @@ def test_a_norm_whose_mean_is_read_elsewhere_keeps_it():
 
 
 @pytest.mark.parametrize("broken", ["epsilon", "exponent", "source", "axis"])
-def test_what_is_nearly_a_norm_is_left_alone(broken):
+def test_a_pattern_that_is_nearly_a_norm_is_left_alone(broken):
     net = Exporter()
     x, other = net.input("x", [2, 8]), net.input("other", [2, 8])
     off = net.add("Sub", x, net.mean(other if broken == "source" else x))
@@ -226,7 +226,7 @@ def test_the_standards_gelu_becomes_the_chips(approximate):
     assert cycles(converted) <= cycles(model)
 
 
-def test_a_gelu_of_another_constant_is_none():
+def test_a_gelu_of_another_constant_is_not_replaced():
     net = Exporter()
     x = net.input("x", [3, 8])
     inner = net.add("Mul", x, net.constant(0.8))
@@ -422,7 +422,7 @@ def test_a_product_in_parts_takes_more_time(order):
 @pytest.mark.parametrize(
     "order", ["", "0", "x", "4/rows", "4/none/maybe", "4/none/True/1", "9" * 40, None]
 )
-def test_an_order_that_is_none_is_refused(order):
+def test_an_invalid_order_is_rejected(order):
     with pytest.raises(
         CompileError, match=r"serialize_matmul of 'a': expected FACTOR\[/MODE\[/KEEP\]\]"
     ):
@@ -445,7 +445,7 @@ def test_a_factor_has_to_divide():
         ("merge_matmul_add", "a,b,c,d"),
     ],
 )
-def test_names_that_nobody_has_are_warned_of(name, argument, caplog):
+def test_unknown_names_are_warned_of(name, argument, caplog):
     model = bert_like()
     with caplog.at_level(logging.WARNING, "poprt"):
         assert get_pass(name, argument)(copied(model)) == model
@@ -481,7 +481,7 @@ def test_remaps_stand_where_the_modes_say_blanks_or_not():
 
 
 @pytest.mark.parametrize("mode", ["matmul", "beside_matmul", "after_"])
-def test_a_mode_that_is_none_is_refused(mode):
+def test_an_invalid_mode_is_rejected(mode):
     with pytest.raises(CompileError, match="expected before_ or after_"):
         get_pass("auto_insert_remap", [mode])
 
@@ -525,7 +525,7 @@ def test_small_inputs_become_one_and_the_model_says_which():
 @pytest.mark.parametrize(
     "group", [(F, (4,)), (F, (4, 0)), ("fp33", (4, 1)), (F,), (F, (4, 1), -1), 7]
 )
-def test_a_group_of_inputs_that_is_none_is_refused(group):
+def test_an_invalid_group_of_inputs_is_rejected(group):
     with pytest.raises(CompileError, match="a shape of two dimensions"):
         get_pass("apply_host_concat_split", [group])
 

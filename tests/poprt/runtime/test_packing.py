@@ -330,7 +330,7 @@ def test_an_input_that_is_left_out_is_zeros_and_warned_of_once(caplog):
         (sample(3), {"sums": np.broadcast_to(np.float32(1), 8)}, "read-only"),
     ],
 )
-def test_what_does_not_fit_is_named(inputs, outputs, reason, row_sums):
+def test_arrays_that_do_not_fit_are_named(inputs, outputs, reason, row_sums):
     runner = runtime.Runner(row_sums, single_row(timeout_us=0))
     with pytest.raises(ModelRuntimeError, match=reason):
         runner.execute_async(inputs, outputs)

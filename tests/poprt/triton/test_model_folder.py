@@ -170,7 +170,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("text", EDITS.values(), ids=EDITS)
-def test_what_a_user_may_edit_is_kept(compiled, tmp_path, text):
+def test_an_existing_configuration_is_kept(compiled, tmp_path, text):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text(text)
     assert f"kept {tmp_path}/m/config.pbtxt" in write_triton_model(compiled, tmp_path / "m")
@@ -312,7 +312,7 @@ def test_weights_lie_where_they_can_be_mapped(compiled, tmp_path):
         assert reader.executables()[0].blob.start % 8 == 0
 
 
-def test_what_a_killed_one_left_goes_with_the_next(compiled, tmp_path):
+def test_left_overs_of_a_killed_export_are_removed_by_the_next(compiled, tmp_path):
     write_triton_model(compiled, tmp_path / "m")
     for name in ("1/.executable.popef.17.0123abcd.tmp", ".config.pbtxt.17.0123abcd.tmp"):
         (tmp_path / "m" / name).touch()

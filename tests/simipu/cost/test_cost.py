@@ -233,7 +233,7 @@ def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(
     assert plan(product, C600).kind == kind
 
 
-def test_another_calibration_counts_for_who_passes_it_in_and_nobody_else() -> None:
+def test_another_calibration_affects_only_the_call_that_passes_it() -> None:
     model = networks.matmul(256, 256, 256)
     before, other = (
         estimate(model, C600),
@@ -535,7 +535,7 @@ def test_published_times_are_met_within_a_quarter(
 
 
 @pytest.mark.parametrize(("reduced", "elements"), [(False, 1 << 20), (True, 1)])
-def test_what_constants_make_lies_on_the_chip(reduced: bool, elements: int) -> None:
+def test_results_of_constants_take_memory(reduced: bool, elements: int) -> None:
     """The compiler computes the value once; a value that only constants read needs no memory."""
     size = helper.make_tensor("size", TensorProto.INT64, [1], [1 << 20])
     nodes = [helper.make_node("ConstantOfShape", ["size"], ["large"], name="large")]
@@ -556,7 +556,7 @@ def test_a_constant_made_of_another_of_its_size_takes_its_place() -> None:
     assert found.weight_bytes == math.ceil(2 * 10 * CALIBRATION.imbalance) == 22
 
 
-def test_what_constants_alone_make_takes_no_time_but_for_casts_to_8_bits() -> None:
+def test_results_of_constants_take_no_time_except_casts_of_8_bits() -> None:
     """The compiler computes such values once. fp8 weights stay small in memory, and each run widens
     them."""
     net = networks.Builder()

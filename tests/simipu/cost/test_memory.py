@@ -45,7 +45,7 @@ def start(size: int = 500) -> tuple[networks.Builder, str]:
     return net, net.input("x", [size])
 
 
-def test_an_operator_with_an_in_place_form_writes_over_what_nobody_needs_any_more() -> None:
+def test_an_operator_in_place_overwrites_an_input_without_other_readers() -> None:
     net, x = start()
     assert alive(net, net.add("Relu", net.add("Mul", x, x))) == [SIZE, SIZE]
     net, x = start()
@@ -69,7 +69,7 @@ def test_a_view_takes_no_memory_and_keeps_all_of_its_source() -> None:
     assert found == [2 * SIZE, SIZE, SIZE, SIZE + 10]
 
 
-def test_what_is_joined_stays_where_it_is_and_lives_as_long_as_the_whole() -> None:
+def test_concatenated_parts_stay_in_place_and_live_as_long_as_the_result() -> None:
     net, x = start()
     parts = [net.add("Sub", x, net.weight(500)) for _ in range(2)]
     whole = net.add("Concat", *parts, axis=0)
@@ -92,7 +92,7 @@ def test_an_expanded_view_is_never_written_to() -> None:
         max_size=30,
     )
 )
-def test_what_is_alive_adds_up_in_any_graph(steps: list[tuple[str, int]]) -> None:
+def test_live_bytes_add_up_in_any_graph(steps: list[tuple[str, int]]) -> None:
     net, x = start(4)
     made, sizes = [x], {x: 4}
     for op_type, choice in steps:
@@ -122,7 +122,7 @@ def test_the_weights_of_a_layer_that_repeats_are_there_a_second_time_while_it_ru
     assert found == 9 * [2 * 64 * 96 * 2] + [0]
 
 
-def test_what_comes_once_is_not_called() -> None:
+def test_code_that_is_used_once_is_not_called() -> None:
     net = networks.Builder()
     x = net.input("x", [8, 64])
     for width in (32, 16, 8):
@@ -216,7 +216,7 @@ def test_the_buffers_of_streams_are_the_hosts() -> None:
     assert one.by_memory() == three.by_memory()
 
 
-def test_what_lies_where_it_is_taken_is_copied_only_for_others_or_by_parts() -> None:
+def test_operands_that_lie_in_place_are_copied_only_for_others_or_in_parts() -> None:
     found = plan_product(Product(480, 384, 384, 64), C600, PlanOptions(), CALIBRATION.planning)
     alone = replace(found, copies=(100, 20, 3), receivers=(1, 1), serial=1)
     assert alone.copied_bytes() == 123
@@ -319,7 +319,7 @@ A transformer takes a second or two, a ResNet half of one.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [RIGHT_RESNETS, RIGHT_TRANSFORMERS])
-def test_what_ran_on_a_chip_is_said_to_fit_and_what_did_not_is_not(names: Sequence[str]) -> None:
+def test_models_fit_exactly_if_they_ran_on_a_chip(names: Sequence[str]) -> None:
     verdicts = list(memory_cases.iter_verdicts(names))
     assert {each.name for each in verdicts if each.predicted != each.published} == set()
     assert {each.published for each in verdicts} == {True, False}

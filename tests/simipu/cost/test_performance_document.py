@@ -192,7 +192,7 @@ FITTED: Sequence[tuple[str, Sequence[float]]] = (
 )
 
 
-def test_what_is_fitted_or_assumed_is_said_in_the_document() -> None:
+def test_fitted_and_assumed_numbers_are_in_the_document() -> None:
     (table,) = tables_of(9)
     for start, values in FITTED:
         (line,) = (cells for cells in table if cells[0].startswith(start))

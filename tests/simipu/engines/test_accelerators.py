@@ -109,7 +109,7 @@ def test_openvino_answers_any_number_of_rows_as_onnxruntime_does_without_optimis
                 np.testing.assert_allclose(found[name], value, atol=1e-5)
 
 
-def test_openvino_tells_nobody_and_leaves_no_file_in_the_home_directory(tmp_path):
+def test_openvino_sends_no_telemetry_and_writes_no_file_in_the_home_directory(tmp_path):
     words = [sys.executable, "-c", "import simipu.engines.openvino_graph"]
     subprocess.run(
         words, check=True, timeout=PATIENCE_SECONDS, env={**os.environ, "HOME": str(tmp_path)}
@@ -156,7 +156,7 @@ def test_an_index_is_clamped_if_the_configuration_says_so(compile_popef):
     np.testing.assert_array_equal(found, [[6, 7], [0, 1]])
 
 
-def test_what_writes_by_unchecked_indices_is_rejected_with_its_node(compile_popef):
+def test_nodes_that_write_by_unchecked_indices_are_rejected_by_name(compile_popef):
     node = helper.make_node("ScatterElements", ["x", "i", "u"], ["y"], name="write", axis=1)
     specs = {"x": (FLOAT, ["N", 4]), "i": (INT64, ["N", 1]), "u": (FLOAT, ["N", 1])}
     model = make_model([node], specs, {"y": (FLOAT, ["N", 4])}, {})

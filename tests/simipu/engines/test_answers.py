@@ -76,7 +76,7 @@ def test_arrays_come_back_as_they_were():
 
 
 @pytest.mark.parametrize("names", ["", "openvino", "tensorrt,cuda,cpu", "avx512"])
-def test_what_computes_a_loaded_program_comes_back(names):
+def test_names_of_a_loaded_programs_engines_survive_encoding(names):
     assert decode_loaded(encode_loaded(names)) == names
 
 
@@ -104,7 +104,7 @@ def test_an_error_of_no_class_of_answers_is_one_of_a_run():
 @pytest.mark.parametrize(
     "value", [np.array(["text"]), np.array([None]), np.zeros(2, "datetime64[s]")]
 )
-def test_what_no_stream_has_is_not_answered(value):
+def test_types_that_no_stream_supports_are_rejected(value):
     with pytest.raises(RunError, match="which no stream supports"):
         encode_arrays([value])
 

@@ -32,7 +32,7 @@ def fresh(monkeypatch):
     find_kernels.cache_clear()
 
 
-def test_what_was_found_is_said_once(caplog):
+def test_the_kernels_found_are_logged_once(caplog):
     with caplog.at_level(logging.INFO, "simipu"):
         found = find_kernels()
         assert find_kernels() is found
@@ -65,7 +65,7 @@ def test_without_a_library_there_are_none_which_models_in_half_warn_of(
     assert re.search(reason, line)
 
 
-def test_a_library_without_operators_is_none(monkeypatch):
+def test_a_library_without_operators_does_not_load(monkeypatch):
     monkeypatch.setattr(kernels, "LIBRARY", Path(onnxruntime_pybind11_state.__file__))
     assert "does not load: " in find_kernels().reason
 
@@ -85,7 +85,7 @@ def test_the_environment_chooses(choice):
         assert told.stdout.split() == [choice or found.instructions]
 
 
-def test_what_the_environment_asks_for_must_be_there(monkeypatch):
+def test_an_unknown_instruction_set_in_the_environment_is_an_error(monkeypatch):
     monkeypatch.setenv("SIMIPU_KERNELS", "sse4")
     with pytest.raises(
         LoadError, match="expected avx512, avx2, neon, portable, none, found 'sse4'"
@@ -102,7 +102,7 @@ def test_what_the_environment_asks_for_must_be_there(monkeypatch):
 @pytest.mark.skipif(
     ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
 )
-def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
+def test_working_memory_of_kernels_counts_towards_the_limit():
     """A kernel copies a field of 36 positions with its padding, for a result of nine."""
     if not find_kernels().are_there:
         pytest.skip(find_kernels().reason)

@@ -193,7 +193,7 @@ def test_shapes_of_chains_broadcast(source, operand, kind):
         ("Chain", [wide(2, 0)], {}, (2, 0)),
     ],
 )
-def test_what_is_empty_gives_nothing_or_zeros(op_type, feeds, attributes, shape):
+def test_empty_inputs_give_empty_results_or_zeros(op_type, feeds, attributes, shape):
     np.testing.assert_array_equal(run(op_type, feeds, **attributes), np.zeros(shape, np.float32))
 
 

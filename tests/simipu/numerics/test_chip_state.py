@@ -81,7 +81,7 @@ def test_packing_loses_nothing_of_samples_that_fit():
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_what_a_mask_keeps_moves_to_the_front(axis):
+def test_elements_kept_by_a_mask_move_to_the_front(axis):
     data = RANDOM.normal(size=(4, 5, 3)).astype(np.float32)
     mask = RANDOM.integers(0, 2, data.shape[axis]).astype(np.int32)
     kept = np.compress(mask, data, axis)
@@ -363,7 +363,7 @@ BYTES, SCALE = np.zeros((4, 4), np.uint8), np.zeros(1, np.int32)
         ),
     ],
 )
-def test_what_is_none_of_theirs_is_refused_by_name(op_type, inputs, attributes, told):
+def test_invalid_nodes_of_chip_operators_are_rejected_by_name(op_type, inputs, attributes, told):
     with pytest.raises(CompileError) as error:
         get_pass("check_chip_operators")(loose(op_type, inputs, attributes))
     assert told in str(error.value)

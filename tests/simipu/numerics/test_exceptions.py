@@ -137,7 +137,7 @@ def test_an_exception_ends_the_run_and_names_its_node(name, numerics):
 @needs_kernels
 @pytest.mark.parametrize("numerics", ALL, ids=["largest", "nan", "float"])
 @pytest.mark.parametrize("name", ORDINARY)
-def test_what_is_no_exception_gives_what_it_gives_without(name, numerics):
+def test_results_without_exceptions_equal_those_with_exceptions_off(name, numerics):
     model, *inputs = ORDINARY[name]
     found = compute("kernels", model, numerics, *inputs)
     np.testing.assert_array_equal(found, compute("kernels", model, numerics.quiet(), *inputs))
@@ -217,7 +217,9 @@ def test_an_exception_in_float_ends_the_run_and_names_its_node(operator, values,
         ("Greater", ([INF, 1, 1, 1], [1, INF, 1, 0]), TRUTH),
     ],
 )
-def test_what_is_no_exception_in_float_gives_what_it_gives_without(operator, values, made):
+def test_results_in_float_without_exceptions_equal_those_with_exceptions_off(
+    operator, values, made
+):
     arrays = [np.float32(each) for each in values]
     model = in_float(operator, len(arrays), made)
     found = compute("kernels", model, ALL[0], *arrays)

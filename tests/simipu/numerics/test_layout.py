@@ -85,7 +85,7 @@ def test_a_sum_with_a_field_that_a_pool_reads_is_plain():
     check_layouts(net, {"b"})
 
 
-def test_what_squeeze_and_excite_reads_and_writes_is_plain():
+def test_tensors_around_squeeze_and_excite_have_the_plain_layout():
     net = Net()
     net.conv("x", "a", 3, 32)
     net.conv("a", "b", 32, 32, group=32)

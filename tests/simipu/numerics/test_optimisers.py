@@ -130,5 +130,5 @@ def test_a_scale_without_data_is_known_by_its_shape():
     ],
     ids=str,
 )
-def test_what_only_looks_like_a_norm_goes_without(change):
+def test_a_pattern_that_only_looks_like_a_norm_disables_the_optimiser(change):
     assert set(optimisers.NORMS) <= set(find_unsafe_optimisers(norm_model(**change), {}))

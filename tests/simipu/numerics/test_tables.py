@@ -57,5 +57,5 @@ def test_a_function_that_comes_twice_has_one_table():
     assert tables_of(model) == 1
 
 
-def test_what_onnx_runtime_does_not_compute_has_none():
+def test_a_damaged_graph_has_no_table():
     assert _tabulate(b"damaged") is None

@@ -105,7 +105,7 @@ def test_an_attention_mask_lets_tokens_see_their_own_segment(data_type, opset):
     assert set(np.unique(found)) == {-10_000.0, 0.0}
 
 
-def test_what_was_put_together_comes_apart():
+def test_concatenated_tensors_split_again():
     joint = np.arange(12, dtype=np.float32).reshape(3, 4)
     model = build("HCSR", {"x": joint}, outputs=("a", "b", "c"), shape=[2, 2])
     for row, found in zip(joint, run(model, x=joint), strict=True):

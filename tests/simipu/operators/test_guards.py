@@ -134,7 +134,7 @@ def test_products_of_matrices_and_of_two_vectors_stay():
 
 
 @pytest.mark.parametrize(("order", "operator"), [([0, 1], "Identity"), ([1, 0], "Transpose")])
-def test_a_transpose_that_moves_no_axis_is_none(order, operator):
+def test_a_transpose_that_moves_no_axis_becomes_an_identity(order, operator):
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=order),
         helper.make_node("MatMul", ["t", "w"], ["p"]),

@@ -636,7 +636,7 @@ DEPENDENT = {
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
-def test_what_mixes_rows_is_not_proven_and_named(name):
+def test_nodes_that_mix_rows_are_not_proven_and_named(name):
     with pytest.raises(NotIndependent, match=r"the_|output"):
         make_row_independent(build(*DEPENDENT[name]), BATCH)
 

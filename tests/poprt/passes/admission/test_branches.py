@@ -259,7 +259,7 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
         ),
     ],
 )
-def test_what_depends_on_the_data_names_the_tensor_and_the_inputs_it_comes_from(nodes, reason):
+def test_a_data_dependent_shape_is_rejected_with_its_tensor_and_inputs(nodes, reason):
     inputs = {"x": (F, [2, 4]), "sizes": (I32, [2]), "wide": (I64, [2])}
     used = {name for node in nodes for name in node.input}
     model = make_model(
@@ -270,7 +270,7 @@ def test_what_depends_on_the_data_names_the_tensor_and_the_inputs_it_comes_from(
         Compiler.compile(converted)
 
 
-def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused():
+def test_invalid_nodes_are_kept_in_branches_and_rejected_outside():
     nodes = [helper.make_node("Gather", ["w", "far"], ["picked"], name="too_far")]
     bodies = {}
     for kind in ("then", "else"):

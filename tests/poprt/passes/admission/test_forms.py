@@ -33,7 +33,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("op_type", "inputs", "outputs", "attributes", "fault"), WRONG)
-def test_a_node_that_is_none_of_its_operator_is_refused(
+def test_a_node_that_does_not_match_its_operator_is_rejected(
     op_type, inputs, outputs, attributes, fault
 ):
     nodes = [
@@ -53,7 +53,7 @@ def test_an_operator_of_a_later_opset_is_refused():
         Converter().convert(model)
 
 
-def test_an_operator_that_is_nobodys_is_refused_with_those_that_are_known():
+def test_an_unknown_operator_is_rejected_with_the_known_ones():
     node = helper.make_node("Levitate", ["x"], ["y"], name="culprit", domain="ai.graphcore")
     with pytest.raises(CompileError, match=r"ai.graphcore.Levitate is not supported .*FastNorm"):
         Converter().convert(make_model([node], {"x": SHAPE}, {"y": SHAPE}, {}))

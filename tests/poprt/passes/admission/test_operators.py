@@ -200,7 +200,7 @@ def test_plain_networks_are_not_warned_of(make, precision, caplog):
     assert warnings_of(caplog, converted, only_ipu_operators=True) == []
 
 
-def test_what_is_replaced_under_conditions_counts_as_missing():
+def test_partly_implemented_operators_count_as_missing():
     known = {
         schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain
     }

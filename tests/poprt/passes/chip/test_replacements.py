@@ -202,7 +202,7 @@ def test_any_equation_answers_the_same(drawn):
 @pytest.mark.parametrize(
     "equation", ["", "->", "ij,->ij", "i.j->i", "ij->ik", "ij->ii", "a" * 10_000]
 )
-def test_what_is_no_equation_of_these_operands_is_left_to_others(equation):
+def test_an_equation_that_does_not_match_its_operands_is_not_replaced(equation):
     assert parse_equation(equation, [(2, 3)]) is None
 
 
@@ -264,7 +264,7 @@ def test_by_a_power_of_two_the_product_is_the_quotient(divisor):
 
 
 @pytest.mark.parametrize("divisor", [0.0, np.inf, np.nan, 1e-8, 1e8, [1.0, 0.0, 1.0]])
-def test_what_has_no_reciprocal_in_half_stays_a_divisor(divisor):
+def test_a_divisor_without_a_reciprocal_in_half_is_kept(divisor):
     fed = {"x": RNG.normal(size=(5, 3)).astype(np.float32)}
     model = model_of("Div", fed, {"d": np.array(divisor, np.float32)})
     assert operators(replace("replace_div_with_mul", model)) == ["Div"]

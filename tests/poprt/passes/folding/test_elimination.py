@@ -103,7 +103,7 @@ def test_a_condition_of_shapes_is_known_and_one_of_values_is_not():
     assert [each.op_type for each in eliminate(model_of(asked)).node] == ["ReduceSum", "Cast", "If"]
 
 
-def test_what_is_drawn_is_not_known_beforehand():
+def test_a_condition_of_random_numbers_is_not_folded():
     drawn = [
         node("RandomUniform", "", "u", shape=[1]),
         node("Cast", "u", "c", to=BOOL),
@@ -132,7 +132,7 @@ def test_a_branch_inside_a_loop_is_taken_too():
     ]
 
 
-def test_results_that_nobody_wants_are_not_named():
+def test_unused_results_of_an_if_get_no_name():
     both = branch([node("Neg", "x", "a"), node("Abs", "x", "b")], "a", "b")
     graph = eliminate(model_of([choose("c", ["", "y"], both, both)], True))
     assert [name for each in graph.node for name in each.output if each.op_type == "Identity"] == [

@@ -26,7 +26,7 @@ def fold(bound):
     return [node.op_type for node in model.graph.node], model
 
 
-def test_what_a_result_that_is_too_large_is_made_of_is_folded():
+def test_inputs_of_a_result_that_is_too_large_are_folded():
     operators, model = fold(BOUND)
     assert operators == ["Expand", "GatherElements"]
     held = {tensor.name for tensor in model.graph.initializer}

@@ -178,7 +178,7 @@ def make(op_type, *names):
         (lambda n, _o: [make("Sparkle", n.input[0], n.output[0])], "Sparkle"),
     ],
 )
-def test_a_body_that_is_none_is_refused_with_the_node(body, reason):
+def test_an_invalid_operator_body_is_rejected_with_the_node(body, reason):
     register_op_body("Swish", DOMAIN)(body)
     with pytest.raises(CompileError, match=rf"node 'op[/\d]*' (.*){reason}"):
         Converter().convert(custom())

@@ -47,7 +47,7 @@ def test_bodies_side_by_side_may_use_one_name_for_two_tensors():
     assert answers(changed) == expected == [[2, 4], [4, 6]]
 
 
-def test_what_a_body_gives_unchanged_it_gives_a_copy_of():
+def test_a_body_returns_copies_of_unchanged_weights():
     yes = branch("yes", [helper.make_node("Neg", ["x"], ["yesy"])], {}, "yesy")
     model = branches(yes, branch("no", [], {"noy": [5, 6]}, "noy"))
     changed = get_pass("move_subgraph_initializer")(model)

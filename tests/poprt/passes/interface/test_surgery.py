@@ -43,7 +43,7 @@ def test_outputs_are_removed_or_kept_in_the_order_asked_for():
         ("keep_outputs", ["a", "z"], "output 'z' is not one of the model's outputs: a, b, c"),
     ],
 )
-def test_outputs_that_there_are_not_are_named(name, outputs, reason):
+def test_unknown_outputs_are_named(name, outputs, reason):
     with pytest.raises(CompileError, match=reason):
         outputs_after(name, outputs)
 

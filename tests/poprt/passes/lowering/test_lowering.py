@@ -99,7 +99,7 @@ def test_a_node_without_an_ipu_is_on_that_of_the_node_before():
 
 
 @pytest.mark.parametrize("number", [-1, 2])
-def test_an_ipu_that_there_is_not_is_refused(number):
+def test_an_ipu_number_out_of_range_is_rejected(number):
     model = set_ipus(chain(1), [number])
     with pytest.raises(
         CompileError, match=rf"node 'n0': __ipu_number .* below num_ipus=2, found {number}"
@@ -153,7 +153,7 @@ def test_an_executable_holds_the_graph_from_before_lowering():
     assert one.cycles < two.cycles
 
 
-def test_what_crosses_a_cut_is_what_is_made_before_it_and_read_behind():
+def test_tensors_made_before_a_cut_and_read_behind_it_cross_it():
     nodes = [
         helper.make_node("Neg", ["x"], ["a"]),
         helper.make_node("Concat", ["a", "a"], ["b"], axis=0),

@@ -121,7 +121,7 @@ def nameless():
         ),
     ],
 )
-def test_what_cannot_be_sharded_is_refused_by_name(model, devices, stages, reason):
+def test_invalid_shardings_are_rejected_by_name(model, devices, stages, reason):
     with pytest.raises(CompileError, match=reason):
         Sharder(devices, stages).run(model())
 
@@ -149,7 +149,7 @@ def test_a_sharded_model_computes_what_it_did():
     np.testing.assert_array_equal(y, x)
 
 
-def test_an_ipu_or_stages_that_there_are_not_are_refused():
+def test_ipus_and_stages_out_of_range_are_rejected():
     model = Sharder({"n0": 0, "n2": 1}, {"n0": 0, "n2": 1}).run(chain())
     with pytest.raises(
         CompileError, match="'n3': __ipu_number must be at least 0 and below num_ipus=2, found 2"
@@ -204,7 +204,7 @@ def weightless(layers, width):
     return model
 
 
-def test_what_one_ipu_cannot_hold_says_on_which_tile_and_several_can():
+def test_a_model_too_large_for_one_ipu_names_the_tile_and_fits_on_several():
     model, how = weightless(6, 7_168), CostOptions(num_ipus=4, virtual_graph_mode="manual")
     found = estimate(Sharder({"n0": 2}).run(model), TARGETS["ipu21"], how)
     with pytest.raises(OutOfMemoryError) as told:

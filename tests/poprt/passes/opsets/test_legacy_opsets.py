@@ -179,7 +179,7 @@ CHANNELS = dict.fromkeys(["scale", "bias", "mean", "variance"], np.ones(2, np.fl
     ],
     ids=["dropout", "normalization", "cast", "norm", "tile"],
 )
-def test_what_has_no_newer_form_is_refused(model, reason):
+def test_operators_without_a_newer_form_are_rejected(model, reason):
     with pytest.raises(CompileError, match=f"has no form in opset 7: .*{reason}"):
         Converter().convert(model)
 

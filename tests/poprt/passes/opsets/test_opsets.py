@@ -268,7 +268,7 @@ def test_a_model_newer_than_the_installed_onnx_is_refused():
         Converter(batch_size=1).convert(model)
 
 
-def test_an_opset_that_there_is_not_is_refused():
+def test_an_unknown_opset_is_rejected():
     with pytest.raises(
         CompileError, match="convert_version=99: the installed onnx knows opsets 1 to"
     ):

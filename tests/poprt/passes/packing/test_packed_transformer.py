@@ -308,7 +308,7 @@ def refused(build):
         ),
     ],
 )
-def test_what_mixes_samples_is_refused_by_the_node(build, told):
+def test_a_node_that_mixes_samples_is_rejected_by_name(build, told):
     net = Exporter()
     made = build(net, net.add("Tanh", net.input("x", [2, 8, 4])))
     model = net.model({made: None})

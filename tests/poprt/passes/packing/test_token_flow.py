@@ -437,7 +437,7 @@ MIXES: dict[str, Builder] = {
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", MIXES)
-def test_what_mixes_samples_or_padding_is_refused(name, batch):
+def test_nodes_that_mix_samples_or_padding_are_rejected(name, batch):
     if "told apart" in name:
         batch = 3  # one row of constants has numbers for positions, not for samples
     _, model = model_of(MIXES[name], batch, TOKENS)

@@ -39,7 +39,7 @@ def scales(model):
     }
 
 
-def test_what_is_given_for_a_node_goes_before_what_is_given_for_all():
+def test_settings_of_a_node_override_those_of_all_nodes():
     found = convert(
         fp8_params=["F143", "F143", -1, -2],
         fp8_input_dict={"b": ("F152", 3)},
@@ -74,7 +74,7 @@ def test_names_of_other_operators_may_be_among_those_to_be_skipped():
         ({"convert_model": "int8"}, "convert_model: expected fp8 or fp8_weight, found 'int8'"),
     ],
 )
-def test_what_is_wrong_for_fp8_is_said(options, reason):
+def test_invalid_fp8_options_are_rejected(options, reason):
     with pytest.raises(CompileError, match=reason):
         convert(**options)
 

@@ -44,7 +44,7 @@ def test_floats_are_rounded_to_the_nearest_half_as_numpy_rounds_them():
     assert round_to_half(inside).tobytes() == inside.astype(np.float16).tobytes()
 
 
-def test_what_is_beyond_half_becomes_the_largest_and_infinities_stay():
+def test_numbers_beyond_half_saturate_and_infinities_stay():
     values = np.float32([1e30, -1e30, np.inf, -np.inf, np.nan, 65520, 1])
     found = round_to_half(values)
     np.testing.assert_array_equal(
@@ -191,7 +191,7 @@ def overflowing(nodes, weights=None, shape=SPEC):
     return find_overflowing(infer_shapes(model).graph)
 
 
-def test_what_is_known_to_overflow_ends_where_numbers_are_small_again():
+def test_overflow_is_predicted_up_to_where_numbers_are_small_again():
     assert overflowing(
         list(norm(1).graph.node), {"two": np.float32(2), "epsilon": 1.0, "scale": 1.0}
     ) == {
@@ -250,7 +250,7 @@ def test_a_model_in_doubles_is_compiled_in_floats():
     assert Compiler.compile(converted).cycles > 0
 
 
-def test_what_stays_in_float_stays_so_when_a_model_is_converted_again():
+def test_nodes_kept_in_float_stay_so_in_a_second_conversion():
     nodes = [
         node("Cast", "ids", "f", to=F),
         node("Mul", "f k", "a"),

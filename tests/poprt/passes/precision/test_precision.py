@@ -230,7 +230,7 @@ def test_the_executable_carries_what_the_options_say_of_half():
         ),
     ],
 )
-def test_an_engine_option_of_half_that_there_is_not_is_refused(name, value, message):
+def test_an_invalid_engine_option_of_half_is_rejected(name, value, message):
     with pytest.raises(CompileError, match=f"engine option {name}: {message}"):
         CompilerOptions(engine_options={name: value}).numerics()
 

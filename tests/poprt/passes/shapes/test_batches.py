@@ -282,7 +282,7 @@ def test_another_batch_than_one_stays():
         ),
     ],
 )
-def test_what_mixes_rows_is_named(nodes, weights, reason):
+def test_a_node_that_mixes_rows_is_named(nodes, weights, reason):
     model = make_model(nodes, {"x": (F, [1, 2, 3])}, {"y": (F, None)}, weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(
