@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from make_options import make_row
+from popart import SessionOptions
 from popart.graphcore import METHODS, REQUIRED, UNBOUNDED, Method, Parameter
-from popart.options.session_options import OPTIONS
-from popart.options.settings import Field, Settings, describe
+from popart.options.settings import Settings
+
+from popef._tools.options import Option
 
 FILE = Path(__file__).with_name("popart-reference.md")
 HEAD = """\
@@ -32,8 +34,8 @@ name in lower case, `args`, the number of outputs where it is optional, then the
 
 def make_text() -> str:
     """Return the complete text of the document."""
-    with_effect = {name: field for name, field in OPTIONS.items() if field.effect}
-    without = {name: field for name, field in OPTIONS.items() if not field.effect}
+    with_effect = {name: field for name, field in SessionOptions.OPTIONS.items() if field.effect}
+    without = {name: field for name, field in SessionOptions.OPTIONS.items() if not field.effect}
     lines = [HEAD, "## SessionOptions", ""]
     lines += ["| option | type | default | effect |", "| --- | --- | --- | --- |"]
     lines += [*_option_rows(with_effect), "", "## SessionOptions without effect", ""]
@@ -45,9 +47,9 @@ def make_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _option_rows(options: dict[str, Field]) -> Iterable[str]:
+def _option_rows(options: dict[str, Option]) -> Iterable[str]:
     for name, field in options.items():
-        cells = (f"`{name}`", f"`{describe(field.kind)}`", _describe_default(field.make_default()))
+        cells = (f"`{name}`", f"`{field.kind.name}`", _describe_default(field.make_default()))
         yield make_row(*cells, *([field.effect] if field.effect else []))
 
 

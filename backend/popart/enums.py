@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 
 class _Enumeration(Enum):
@@ -15,15 +16,6 @@ class _Enumeration(Enum):
         return int(self.value)
 
 
-class AccumulateOuterFragmentSchedule(_Enumeration):
-    """Order of the fragments that accumulate (training only)."""
-
-    Scheduler = 0
-    Serial = 1
-    OverlapCycleOptimized = 2
-    OverlapMemoryOptimized = 3
-
-
 class AnchorReturnTypeId(_Enumeration):
     """Iterations of a step whose values an anchor returns."""
 
@@ -31,32 +23,6 @@ class AnchorReturnTypeId(_Enumeration):
     EveryN = 1
     All = 2
     Sum = 3
-
-
-class AutodiffStitchStrategy(_Enumeration):
-    """Way in which backward graphs get forward values (training only)."""
-
-    RecomputeMinimal = 0
-    RecomputeAllNonInputs = 1
-    AddFwdOutputs = 2
-    SafeAddFwdOutputs = 3
-
-
-class BatchSerializationBatchSchedule(_Enumeration):
-    """Order of the parts of a serialized batch."""
-
-    Scheduler = 0
-    Isomorphic = 1
-    OverlapOnIo = 2
-    OverlapOnCompute = 3
-
-
-class BatchSerializationMethod(_Enumeration):
-    """Way in which a batch is serialized."""
-
-    UnrollDynamic = 0
-    UnrollStatic = 1
-    Loop = 2
 
 
 class BatchSerializationTransformContext(_Enumeration):
@@ -152,36 +118,6 @@ class ExchangeStrategy(_Enumeration):
     OverlapStep = 3
 
 
-class ExecutionPhaseIOSchedule(_Enumeration):
-    """Time at which an execution phase loads tensors."""
-
-    Preload = 0
-    OnDemand = 1
-
-
-class ExecutionPhaseSchedule(_Enumeration):
-    """Order of the parts of an execution phase."""
-
-    Interleaving = 0
-    Batch = 1
-    BatchClusteredIO = 2
-
-
-class GradientTensorTrackingMethod(_Enumeration):
-    """Gradients that automatic loss scaling observes (training only)."""
-
-    AllNonViewChangingGradientTensors = 0
-    ConvAndMatmulGradients = 1
-    GradientsOfUserSpecifiedTensors = 2
-
-
-class InitType(_Enumeration):
-    """Contents of a tensor that Init makes."""
-
-    NoInit = 0
-    Zero = 1
-
-
 class Instrumentation(_Enumeration):
     """Part of the program whose cycles are counted."""
 
@@ -195,22 +131,6 @@ class IrSerializationFormat(_Enumeration):
     JSON = 0
 
 
-class MeanReductionStrategy(_Enumeration):
-    """Time at which a mean over gradients is taken (training only)."""
-
-    Running = 0
-    Post = 1
-
-
-class MergeVarUpdateType(_Enumeration):
-    """Way in which updates of variables are merged (training only)."""
-
-    Off = 0
-    All = 1
-    AutoLoose = 2
-    AutoTight = 3
-
-
 class PatternsLevel(_Enumeration):
     """Set of patterns that are applied."""
 
@@ -218,16 +138,6 @@ class PatternsLevel(_Enumeration):
     Minimal = 1
     Default = 2
     All = 3
-
-
-class RecomputationType(_Enumeration):
-    """Choice of what the backward pass recomputes (training only)."""
-
-    NoRecompute = 0
-    Standard = 1
-    NormOnly = 2
-    Pipeline = 3
-    RecomputeAll = 4
 
 
 class RecomputeType(_Enumeration):
@@ -261,13 +171,6 @@ class ReplicatedStreamMode(_Enumeration):
 
     Broadcast = 0
     Replicate = 1
-
-
-class ReplicatedTensorSharding(_Enumeration):
-    """Whether a variable is split over the replicas."""
-
-    Off = 0
-    On = 1
 
 
 class ScatterReduction(_Enumeration):
@@ -307,21 +210,6 @@ class SyntheticDataMode(_Enumeration):
     RandomUniform = 3
 
 
-class TensorRemapType(_Enumeration):
-    """Directions in which a tensor is laid out anew."""
-
-    FwdBwdReverse = 0
-    FwdBwd = 1
-    Fwd = 2
-
-
-class TensorStorage(_Enumeration):
-    """Memory that holds a tensor."""
-
-    OnChip = 0
-    OffChip = 1
-
-
 class TileSet(_Enumeration):
     """Tiles that hold a tensor."""
 
@@ -344,3 +232,84 @@ class VirtualGraphMode(_Enumeration):
     Manual = 1
     Auto = 2
     ExecutionPhases = 3
+
+
+def make_enumeration(
+    name: str, text: str, members: str, base: Any = _Enumeration, module: str = __name__
+) -> Any:
+    """Return an enumeration whose members no code tells apart: they are accepted without effect."""
+    made = base(name, members, start=0, module=module)
+    made.__doc__ = text
+    return made
+
+
+AccumulateOuterFragmentSchedule = make_enumeration(
+    "AccumulateOuterFragmentSchedule",
+    "Order of the fragments that accumulate (training only).",
+    "Scheduler Serial OverlapCycleOptimized OverlapMemoryOptimized",
+)
+AutodiffStitchStrategy = make_enumeration(
+    "AutodiffStitchStrategy",
+    "Way in which backward graphs get forward values (training only).",
+    "RecomputeMinimal RecomputeAllNonInputs AddFwdOutputs SafeAddFwdOutputs",
+)
+BatchSerializationBatchSchedule = make_enumeration(
+    "BatchSerializationBatchSchedule",
+    "Order of the parts of a serialized batch.",
+    "Scheduler Isomorphic OverlapOnIo OverlapOnCompute",
+)
+BatchSerializationMethod = make_enumeration(
+    "BatchSerializationMethod",
+    "Way in which a batch is serialized.",
+    "UnrollDynamic UnrollStatic Loop",
+)
+ExecutionPhaseIOSchedule = make_enumeration(
+    "ExecutionPhaseIOSchedule",
+    "Time at which an execution phase loads tensors.",
+    "Preload OnDemand",
+)
+ExecutionPhaseSchedule = make_enumeration(
+    "ExecutionPhaseSchedule",
+    "Order of the parts of an execution phase.",
+    "Interleaving Batch BatchClusteredIO",
+)
+GradientTensorTrackingMethod = make_enumeration(
+    "GradientTensorTrackingMethod",
+    "Gradients that automatic loss scaling observes (training only).",
+    "AllNonViewChangingGradientTensors ConvAndMatmulGradients GradientsOfUserSpecifiedTensors",
+)
+InitType = make_enumeration(
+    "InitType",
+    "Contents of a tensor that Init makes.",
+    "NoInit Zero",
+)
+MeanReductionStrategy = make_enumeration(
+    "MeanReductionStrategy",
+    "Time at which a mean over gradients is taken (training only).",
+    "Running Post",
+)
+MergeVarUpdateType = make_enumeration(
+    "MergeVarUpdateType",
+    "Way in which updates of variables are merged (training only).",
+    "Off All AutoLoose AutoTight",
+)
+RecomputationType = make_enumeration(
+    "RecomputationType",
+    "Choice of what the backward pass recomputes (training only).",
+    "NoRecompute Standard NormOnly Pipeline RecomputeAll",
+)
+ReplicatedTensorSharding = make_enumeration(
+    "ReplicatedTensorSharding",
+    "Whether a variable is split over the replicas.",
+    "Off On",
+)
+TensorRemapType = make_enumeration(
+    "TensorRemapType",
+    "Directions in which a tensor is laid out anew.",
+    "FwdBwdReverse FwdBwd Fwd",
+)
+TensorStorage = make_enumeration(
+    "TensorStorage",
+    "Memory that holds a tensor.",
+    "OnChip OffChip",
+)

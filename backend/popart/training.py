@@ -8,42 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
+from popart.enums import make_enumeration
 from popart.errors import popart_exception
 
-
-class AdamMode(Enum):
-    """Variants of Adam."""
-
-    Adam = 0
-    AdamNoBias = 1
-    AdaMax = 2
-    Lamb = 3
-    LambNoBias = 4
-
-
-class AdaptiveMode(Enum):
-    """Variants of adaptive optimizers."""
-
-    AdaGrad = 0
-    RMSProp = 1
-    CenteredRMSProp = 2
-    AdaDelta = 3
-
-
-class WeightDecayMode(Enum):
-    """Ways in which weights decay."""
-
-    Decay = 0
-    L2Regularization = 1
-
-
-class SGDAccumulatorAndMomentum(Enum):
-    """Whether accumulator and momentum are one tensor."""
-
-    Combined = 0
-    Separate = 1
+_make = partial(make_enumeration, base=Enum, module=__name__)
+AdamMode = _make("AdamMode", "Variants of Adam.", "Adam AdamNoBias AdaMax Lamb LambNoBias")
+AdaptiveMode = _make(
+    "AdaptiveMode", "Variants of adaptive optimizers.", "AdaGrad RMSProp CenteredRMSProp AdaDelta"
+)
+WeightDecayMode = _make("WeightDecayMode", "Ways in which weights decay.", "Decay L2Regularization")
+SGDAccumulatorAndMomentum = _make(
+    "SGDAccumulatorAndMomentum",
+    "Whether accumulator and momentum are one tensor.",
+    "Combined Separate",
+)
 
 
 class ClipNormSettings:

@@ -70,6 +70,8 @@ class Kind:
     """What documents call these values."""
     read: Callable[[Any], Any] = lambda value: value
     """Return a value in the form that the room uses; raise MismatchError if it has no such form."""
+    base: type = object
+    """Class of the values, or of their items, where the kind is of one."""
 
 
 def instance(kind: type | tuple[type, ...], *others: type, name: str = "") -> Kind:
@@ -84,7 +86,7 @@ def instance(kind: type | tuple[type, ...], *others: type, name: str = "") -> Ki
             raise MismatchError(shown, value)
         return value
 
-    return Kind(shown, read)
+    return Kind(shown, read, kind if isinstance(kind, type) else object)
 
 
 def read_integer(text: str) -> int | None:
@@ -129,7 +131,7 @@ def list_of(item: Kind, *others: type) -> Kind:
             raise MismatchError(name, values)
         return [item.read(value) for value in values]
 
-    return Kind(name, read)
+    return Kind(name, read, item.base)
 
 
 def set_of(item: Kind) -> Kind:
@@ -141,7 +143,7 @@ def set_of(item: Kind) -> Kind:
             raise MismatchError(name, values)
         return {item.read(value) for value in values}
 
-    return Kind(name, read)
+    return Kind(name, read, item.base)
 
 
 def map_of(item: Kind) -> Kind:

@@ -1,8 +1,8 @@
 """docs/popart-reference.md and popart's tables."""
 
 import make_popart
+from popart import SessionOptions
 from popart.graphcore import METHODS
-from popart.options.session_options import OPTIONS
 
 
 def test_the_document_is_written_from_the_tables():
@@ -11,7 +11,7 @@ def test_the_document_is_written_from_the_tables():
 
 def test_an_option_without_an_effect_is_listed_as_such():
     before, _, after = make_popart.make_text().partition("## SessionOptions without effect")
-    for name, field in OPTIONS.items():
+    for name, field in SessionOptions.OPTIONS.items():
         assert (f"| `{name}` |" in before) == bool(field.effect)
         assert (f"| `{name}` |" in after) == (not field.effect)
 

@@ -9,37 +9,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from popart import enums
-from popart.options.settings import Field, ListOf, MapOf, Maybe, SetOf, Settings
+from popart.options.settings import Settings
 
-_BOOL, _INT, _FLOAT = (bool, False), (int, 0), (float, 0.0)
 _CACHE_VARIABLES: Final = ("POPXL_CACHE_DIR", "POPART_CACHE_DIR")
 
 
 class ExecutionPhaseSettings(Settings):
     """Phases of an execution; accepted without effect."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "phases": Field(int, 0),
-        "stages": Field(int, 2),
-        "weightIOSchedule": Field(
-            enums.ExecutionPhaseIOSchedule, enums.ExecutionPhaseIOSchedule.Preload
-        ),
-        "activationIOSchedule": Field(
-            enums.ExecutionPhaseIOSchedule, enums.ExecutionPhaseIOSchedule.Preload
-        ),
-        "optimizerStateIOSchedule": Field(
-            enums.ExecutionPhaseIOSchedule, enums.ExecutionPhaseIOSchedule.OnDemand
-        ),
-        "accumulatorIOSchedule": Field(
-            enums.ExecutionPhaseIOSchedule, enums.ExecutionPhaseIOSchedule.Preload
-        ),
-        "schedule": Field(enums.ExecutionPhaseSchedule, enums.ExecutionPhaseSchedule.Interleaving),
-    }
+    TABLE = """
+        phases int 0
+        stages int 2
+        weightIOSchedule ExecutionPhaseIOSchedule Preload
+        activationIOSchedule ExecutionPhaseIOSchedule Preload
+        optimizerStateIOSchedule ExecutionPhaseIOSchedule OnDemand
+        accumulatorIOSchedule ExecutionPhaseIOSchedule Preload
+        schedule ExecutionPhaseSchedule Interleaving
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "optimizerSchedule" in kwargs:  # the constructor's name of the last field
@@ -50,84 +40,65 @@ class ExecutionPhaseSettings(Settings):
 class AccumulateOuterFragmentSettings(Settings):
     """Order of the updates after accumulation; training only."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "schedule": Field(
-            enums.AccumulateOuterFragmentSchedule, enums.AccumulateOuterFragmentSchedule.Serial
-        ),
-        "excludedVirtualGraphs": Field(ListOf(int), list),
-    }
+    TABLE = """
+        schedule AccumulateOuterFragmentSchedule Serial
+        excludedVirtualGraphs list[int]
+    """
 
 
 class BatchSerializationSettings(Settings):
     """Serialization of a batch; accepted without effect on results."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "factor": Field(int, 0),
-        "concatOnVirtualGraphChange": Field(bool, True),
-        "concatOnExecutionPhaseChange": Field(bool, True),
-        "concatOnPipelineStageChange": Field(bool, True),
-        "transformContext": Field(
-            enums.BatchSerializationTransformContext, enums.BatchSerializationTransformContext.Fwd
-        ),
-        "method": Field(
-            enums.BatchSerializationMethod, enums.BatchSerializationMethod.UnrollDynamic
-        ),
-        "batchSchedule": Field(
-            enums.BatchSerializationBatchSchedule, enums.BatchSerializationBatchSchedule.Isomorphic
-        ),
-    }
+    TABLE = """
+        factor int 0
+        concatOnVirtualGraphChange bool True
+        concatOnExecutionPhaseChange bool True
+        concatOnPipelineStageChange bool True
+        transformContext BatchSerializationTransformContext Fwd
+        method BatchSerializationMethod UnrollDynamic
+        batchSchedule BatchSerializationBatchSchedule Isomorphic
+    """
 
 
 class AutodiffSettings(Settings):
     """Construction of backward graphs; training only."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "stitchStrategy": Field(
-            enums.AutodiffStitchStrategy, enums.AutodiffStitchStrategy.RecomputeAllNonInputs
-        )
-    }
+    TABLE = """
+        stitchStrategy AutodiffStitchStrategy RecomputeAllNonInputs
+    """
 
 
 class ReplicatedCollectivesSettings(Settings):
     """Merging of collectives; accepted without effect."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "prepareScheduleForMergingCollectives": Field(*_BOOL),
-        "mergeAllReduceCollectives": Field(*_BOOL),
-        "mergeReduceScatterCollectives": Field(*_BOOL),
-        "mergeAllGatherCollectives": Field(*_BOOL),
-    }
+    TABLE = """
+        prepareScheduleForMergingCollectives bool False
+        mergeAllReduceCollectives bool False
+        mergeReduceScatterCollectives bool False
+        mergeAllGatherCollectives bool False
+    """
 
 
 class AutomaticLossScalingSettings(Settings):
     """Automatic loss scaling; training only."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "enabled": Field(*_BOOL),
-        "toTrackTensors": Field(Maybe(ListOf(str))),
-        "binEdgeLocation": Field(float, 0.125),
-        "thresholdUpperCountProportion": Field(float, 1e-7),
-        "updatePeriod": Field(int, 1),
-        "gradientTensorTrackingMethod": Field(
-            enums.GradientTensorTrackingMethod,
-            enums.GradientTensorTrackingMethod.AllNonViewChangingGradientTensors,
-        ),
-    }
+    TABLE = """
+        enabled bool False
+        toTrackTensors list[str]?
+        binEdgeLocation float 0.125
+        thresholdUpperCountProportion float 1e-07
+        updatePeriod int 1
+        gradientTensorTrackingMethod GradientTensorTrackingMethod AllNonViewChangingGradientTensors
+    """
 
 
 class ExperimentalSettings(Settings):
     """Experimental options; accepted without effect."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "customTransformApplierSettings": Field(MapOf(ListOf(str)), dict),
-        "createHostTransferableTensorWithOffset": Field(*_BOOL),
-    }
+    TABLE = """
+        customTransformApplierSettings dict[list[str]]
+        createHostTransferableTensorWithOffset bool False
+    """
 
 
 class TensorLocation(Settings):
@@ -137,16 +108,13 @@ class TensorLocation(Settings):
     (storage, loadTileSet, storageTileSet, replicatedTensorSharding[, shardingDomain]).
     """
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "storage": Field(enums.TensorStorage, enums.TensorStorage.OnChip),
-        "loadTileSet": Field(enums.TileSet, enums.TileSet.Compute),
-        "storageTileSet": Field(enums.TileSet, enums.TileSet.Compute),
-        "replicatedTensorSharding": Field(
-            enums.ReplicatedTensorSharding, enums.ReplicatedTensorSharding.Off
-        ),
-        "shardingDomain": Field(object, None),
-    }
+    TABLE = """
+        storage TensorStorage OnChip
+        loadTileSet TileSet Compute
+        storageTileSet TileSet Compute
+        replicatedTensorSharding ReplicatedTensorSharding Off
+        shardingDomain object
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if len(args) > 1 and isinstance(args[1], enums.ReplicatedTensorSharding):
@@ -159,12 +127,11 @@ class TensorLocation(Settings):
 class TensorLocationSettings(Settings):
     """Place of a kind of tensors, and from which size on it applies. Accepted without effect."""
 
-    __slots__ = ()
-    FIELDS: ClassVar[Mapping[str, Field]] = {
-        "location": Field(TensorLocation, TensorLocation),
-        "minElementsForOffChip": Field(int, 2),
-        "minElementsForReplicatedTensorSharding": Field(int, 8192),
-    }
+    TABLE = """
+        location TensorLocation
+        minElementsForOffChip int 2
+        minElementsForReplicatedTensorSharding int 8192
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args and isinstance(args[0], enums.TensorStorage):
@@ -193,154 +160,6 @@ def _find_cache_path() -> str | None:
     return found[0] if found else None
 
 
-_POPLAR_TEXTS = (MapOf(str), dict)
-_TIME_ONLY: Final = "the modelled time, never the results"
-
-OPTIONS: Final[Mapping[str, Field]] = {
-    # What a session computes, and how it exchanges data with the host.
-    "constantWeights": Field(
-        bool, True, "False: weights are streamed, so that they can be replaced"
-    ),
-    "enableReplicatedGraphs": Field(bool, False, "turns `replicatedGraphCount` on"),
-    "replicatedGraphCount": Field(int, 1, "number of replicas, each with its own part of inputs"),
-    "enableFloatingPointChecks": Field(
-        bool, False, "invalid operations, divisions by zero and overflows end a run"
-    ),
-    "syntheticDataMode": Field(
-        enums.SyntheticDataMode,
-        enums.SyntheticDataMode.Off,
-        "inputs are generated once, and anchors are not written",
-    ),
-    "enableSupportedDataTypeCasting": Field(
-        bool, True, "64-bit integers are computed in 32 bits; False: they are rejected"
-    ),
-    "partialsTypeMatMuls": Field(
-        str, "", "'half' or 'float': type of partial sums of products in half"
-    ),
-    "convolutionOptions": Field(*_POPLAR_TEXTS, "partialsType, as `partialsTypeMatMuls`"),
-    "matmulOptions": Field(*_POPLAR_TEXTS, "partialsType, as `partialsTypeMatMuls`"),
-    "engineOptions": Field(*_POPLAR_TEXTS, "debug.nanOverflowException and similar; recorded"),
-    "customCodelets": Field(ListOf(str), list, "rejected unless empty: C++ cannot run here"),
-    # Place and time.
-    "virtualGraphMode": Field(
-        enums.VirtualGraphMode,
-        enums.VirtualGraphMode.Off,
-        "how operators are assigned to IPUs; changes the modelled time and memory",
-    ),
-    "virtualGraphSplitRatios": Field(ListOf(float), list, "share of each IPU in mode Auto"),
-    "enablePipelining": Field(bool, False, _TIME_ONLY),
-    "enableOutlining": Field(bool, True, "the modelled memory"),
-    "numIOTiles": Field(int, 0, "tiles that only transfer; the modelled time"),
-    "instrumentWithHardwareCycleCounter": Field(bool, False, "allows getCycleCount"),
-    "hardwareInstrumentations": Field(
-        SetOf(enums.Instrumentation),
-        lambda: {enums.Instrumentation.Outer},
-        "ids that getCycleCount takes",
-    ),
-    "defaultBufferingDepth": Field(int, 1, "batches that are buffered on the host; recorded"),
-    # The engine cache, and compilation.
-    "enableEngineCaching": Field(bool, False, "executables are kept in `cachePath` and reused"),
-    "enableVariablesCaching": Field(bool, True),
-    "cachePath": Field(str, "session_cache", "folder of the kept executables"),
-    "compileEngine": Field(bool, True, "False: prepareDevice compiles, but does not load"),
-    "compilationProgressLogger": Field(Callable, None, "is called with the progress and its total"),
-    "compilationProgressTotal": Field(int, 100, "total that compilationProgressLogger gets"),
-    # Checked, with the real messages.
-    "enableExplicitMainLoops": Field(bool, False, "checked: requires useHostCopyOps"),
-    "useHostCopyOps": Field(bool, False, "checked, see enableExplicitMainLoops"),
-    "enableGradientAccumulation": Field(bool, False, "rejected: training only"),
-    "accumulationFactor": Field(int, 1, "rejected unless 1: training only"),
-    "globalReplicationFactor": Field(int, 1, "checked"),
-    "globalReplicaOffset": Field(int, 0, "checked"),
-    "enableDistributedReplicatedGraphs": Field(bool, False, "rejected: one host only"),
-    # Accepted without effect.
-    "enableStochasticRounding": Field(*_BOOL),
-    "enableNonStableSoftmax": Field(*_BOOL),
-    "enableStableNorm": Field(*_BOOL),
-    "groupNormStridedChannelGrouping": Field(*_BOOL),
-    "explicitRecomputation": Field(*_BOOL),
-    "lstmOptions": Field(*_POPLAR_TEXTS),
-    "reportOptions": Field(*_POPLAR_TEXTS),
-    "gclOptions": Field(*_POPLAR_TEXTS),
-    "logDir": Field(str, ""),
-    "dotChecks": Field(SetOf(str), set),
-    "firstDotOp": Field(*_INT),
-    "finalDotOp": Field(int, 10000),
-    "dotOpNames": Field(*_BOOL),
-    "exportPoplarComputationGraph": Field(*_BOOL),
-    "exportPoplarVertexGraph": Field(*_BOOL),
-    "separateCallOpPdfs": Field(bool, True),
-    "enableOutliningCopyCostPruning": Field(bool, True),
-    "outlineThreshold": Field(float, 1.0),
-    "outlineSequenceBreakCost": Field(float, 10000.0),
-    "subgraphCopyingStrategy": Field(
-        enums.SubgraphCopyingStrategy, enums.SubgraphCopyingStrategy.OnEnterAndExit
-    ),
-    "rearrangeAnchorsOnHost": Field(bool, True),
-    "rearrangeStreamsOnHost": Field(*_BOOL),
-    "enablePrefetchDatastreams": Field(bool, True),
-    "bufferingDepthMap": Field(MapOf(int), dict),
-    "executionPhaseSettings": Field(ExecutionPhaseSettings, ExecutionPhaseSettings),
-    "aliasZeroCopy": Field(*_BOOL),
-    "batchSerializationSettings": Field(BatchSerializationSettings, BatchSerializationSettings),
-    "enableFullyConnectedPass": Field(bool, True),
-    "enableSerializedMatmuls": Field(bool, True),
-    "experimentalSettings": Field(ExperimentalSettings, ExperimentalSettings),
-    "updatableNamedBuffers": Field(ListOf(str), list),
-    "customCodeletCompileFlags": Field(str, ""),
-    "timeLimitScheduler": Field(float, 1e9),
-    "swapLimitScheduler": Field(int, 10**9),
-    "serializedPoprithmsShiftGraphsDir": Field(str, ""),
-    "kahnTieBreaker": Field(str, "greedy"),
-    "transitiveClosureOptimizationThreshold": Field(int, 100000),
-    "replicatedCollectivesSettings": Field(
-        ReplicatedCollectivesSettings, ReplicatedCollectivesSettings
-    ),
-    "groupHostSync": Field(*_BOOL),
-    "strictOpVersions": Field(bool, True),
-    "opxAliasChecking": Field(*_BOOL),
-    "opxModifyChecking": Field(*_BOOL),
-    "enableEfficientOverlapIOTopoCons": Field(*_BOOL),
-    "enableLoadAndOffloadRNGState": Field(*_BOOL),
-    "_enableRngStateManagement": Field(*_BOOL),
-    "activationTensorLocationSettings": Field(TensorLocationSettings, TensorLocationSettings),
-    "weightTensorLocationSettings": Field(TensorLocationSettings, TensorLocationSettings),
-    "optimizerStateTensorLocationSettings": Field(TensorLocationSettings, TensorLocationSettings),
-    "accumulatorTensorLocationSettings": Field(TensorLocationSettings, TensorLocationSettings),
-    "tensorLocationSettingsOverride": Field(MapOf(TensorLocation), dict),
-    "enableMergeExchange": Field(bool, True),
-    "enableInplaceAmbiguityChecking": Field(*_BOOL),
-    "createImplicitPipeliningFwdOnlyProgram": Field(*_BOOL),
-    "enableConstantFoldingOfMultipleConsumers": Field(bool, True),
-    "useLoopCandidateCreator": Field(*_BOOL),
-    "stashAllTensorsInferencePipeline": Field(*_BOOL),
-    # Training only; accepted without effect.
-    "autoRecomputation": Field(enums.RecomputationType, enums.RecomputationType.NoRecompute),
-    "mergeVarUpdate": Field(enums.MergeVarUpdateType, enums.MergeVarUpdateType.Off),
-    "mergeVarUpdateMemThreshold": Field(int, 1000000),
-    "looseThresholdAtPeak": Field(int, 8000),
-    "accumulationAndReplicationReductionType": Field(enums.ReductionType, enums.ReductionType.Sum),
-    "meanAccumulationAndReplicationReductionStrategy": Field(
-        enums.MeanReductionStrategy, enums.MeanReductionStrategy.Post
-    ),
-    "disableGradAccumulationTensorStreams": Field(*_BOOL),
-    "disableOptimizerStateTensorStreams": Field(*_BOOL),
-    "accumulateOuterFragmentSettings": Field(
-        AccumulateOuterFragmentSettings, AccumulateOuterFragmentSettings
-    ),
-    "autodiffSettings": Field(AutodiffSettings, AutodiffSettings),
-    "delayVarUpdates": Field(bool, True),
-    "scheduleNonWeightUpdateGradientConsumersEarly": Field(*_BOOL),
-    "decomposeGradSum": Field(*_BOOL),
-    "automaticLossScalingSettings": Field(
-        AutomaticLossScalingSettings, AutomaticLossScalingSettings
-    ),
-    "ensureFp32LossScaleTensor": Field(*_BOOL),
-    "throwIfLog2ScaleTensorNotInRange": Field(bool, True),
-}
-"""Options by name, with type, default and effect."""
-
-
 class SessionOptions(Settings):
     """Options of a session.
 
@@ -354,8 +173,122 @@ class SessionOptions(Settings):
         ['enableReplicatedGraphs', 'engineOptions']
     """
 
-    __slots__ = ()
-    FIELDS = OPTIONS
+    TABLE = """
+        # What a session computes, and how it exchanges data with the host.
+        constantWeights bool True | False: weights are streamed, so that they can be replaced
+        enableReplicatedGraphs bool False | turns `replicatedGraphCount` on
+        replicatedGraphCount int 1 | number of replicas, each with its own part of inputs
+        enableFloatingPointChecks bool False | invalid operations, divisions by zero and \
+            overflows end a run
+        syntheticDataMode SyntheticDataMode Off | inputs are generated once, and anchors are not \
+            written
+        enableSupportedDataTypeCasting bool True | 64-bit integers are computed in 32 bits; \
+            False: they are rejected
+        partialsTypeMatMuls str | 'half' or 'float': type of partial sums of products in half
+        convolutionOptions dict[str] | partialsType, as `partialsTypeMatMuls`
+        matmulOptions dict[str] | partialsType, as `partialsTypeMatMuls`
+        engineOptions dict[str] | debug.nanOverflowException and similar; recorded
+        customCodelets list[str] | rejected unless empty: C++ cannot run here
+        # Place and time.
+        virtualGraphMode VirtualGraphMode Off | how operators are assigned to IPUs; changes the \
+            modelled time and memory
+        virtualGraphSplitRatios list[float] | share of each IPU in mode Auto
+        enablePipelining bool False | the modelled time, never the results
+        enableOutlining bool True | the modelled memory
+        numIOTiles int 0 | tiles that only transfer; the modelled time
+        instrumentWithHardwareCycleCounter bool False | allows getCycleCount
+        hardwareInstrumentations set[Instrumentation] Outer | ids that getCycleCount takes
+        defaultBufferingDepth int 1 | batches that are buffered on the host; recorded
+        # The engine cache, and compilation.
+        enableEngineCaching bool False | executables are kept in `cachePath` and reused
+        enableVariablesCaching bool True
+        cachePath str session_cache | folder of the kept executables
+        compileEngine bool True | False: prepareDevice compiles, but does not load
+        compilationProgressLogger Callable | is called with the progress and its total
+        compilationProgressTotal int 100 | total that compilationProgressLogger gets
+        # Checked, with the real messages.
+        enableExplicitMainLoops bool False | checked: requires useHostCopyOps
+        useHostCopyOps bool False | checked, see enableExplicitMainLoops
+        enableGradientAccumulation bool False | rejected: training only
+        accumulationFactor int 1 | rejected unless 1: training only
+        globalReplicationFactor int 1 | checked
+        globalReplicaOffset int 0 | checked
+        enableDistributedReplicatedGraphs bool False | rejected: one host only
+        # Accepted without effect.
+        enableStochasticRounding bool False
+        enableNonStableSoftmax bool False
+        enableStableNorm bool False
+        groupNormStridedChannelGrouping bool False
+        explicitRecomputation bool False
+        lstmOptions dict[str]
+        reportOptions dict[str]
+        gclOptions dict[str]
+        logDir str
+        dotChecks set[str]
+        firstDotOp int 0
+        finalDotOp int 10000
+        dotOpNames bool False
+        exportPoplarComputationGraph bool False
+        exportPoplarVertexGraph bool False
+        separateCallOpPdfs bool True
+        enableOutliningCopyCostPruning bool True
+        outlineThreshold float 1.0
+        outlineSequenceBreakCost float 10000.0
+        subgraphCopyingStrategy SubgraphCopyingStrategy OnEnterAndExit
+        rearrangeAnchorsOnHost bool True
+        rearrangeStreamsOnHost bool False
+        enablePrefetchDatastreams bool True
+        bufferingDepthMap dict[int]
+        executionPhaseSettings ExecutionPhaseSettings
+        aliasZeroCopy bool False
+        batchSerializationSettings BatchSerializationSettings
+        enableFullyConnectedPass bool True
+        enableSerializedMatmuls bool True
+        experimentalSettings ExperimentalSettings
+        updatableNamedBuffers list[str]
+        customCodeletCompileFlags str
+        timeLimitScheduler float 1000000000.0
+        swapLimitScheduler int 1000000000
+        serializedPoprithmsShiftGraphsDir str
+        kahnTieBreaker str greedy
+        transitiveClosureOptimizationThreshold int 100000
+        replicatedCollectivesSettings ReplicatedCollectivesSettings
+        groupHostSync bool False
+        strictOpVersions bool True
+        opxAliasChecking bool False
+        opxModifyChecking bool False
+        enableEfficientOverlapIOTopoCons bool False
+        enableLoadAndOffloadRNGState bool False
+        _enableRngStateManagement bool False
+        activationTensorLocationSettings TensorLocationSettings
+        weightTensorLocationSettings TensorLocationSettings
+        optimizerStateTensorLocationSettings TensorLocationSettings
+        accumulatorTensorLocationSettings TensorLocationSettings
+        tensorLocationSettingsOverride dict[TensorLocation]
+        enableMergeExchange bool True
+        enableInplaceAmbiguityChecking bool False
+        createImplicitPipeliningFwdOnlyProgram bool False
+        enableConstantFoldingOfMultipleConsumers bool True
+        useLoopCandidateCreator bool False
+        stashAllTensorsInferencePipeline bool False
+        # Training only; accepted without effect.
+        autoRecomputation RecomputationType NoRecompute
+        mergeVarUpdate MergeVarUpdateType Off
+        mergeVarUpdateMemThreshold int 1000000
+        looseThresholdAtPeak int 8000
+        accumulationAndReplicationReductionType ReductionType Sum
+        meanAccumulationAndReplicationReductionStrategy MeanReductionStrategy Post
+        disableGradAccumulationTensorStreams bool False
+        disableOptimizerStateTensorStreams bool False
+        accumulateOuterFragmentSettings AccumulateOuterFragmentSettings
+        autodiffSettings AutodiffSettings
+        delayVarUpdates bool True
+        scheduleNonWeightUpdateGradientConsumersEarly bool False
+        decomposeGradSum bool False
+        automaticLossScalingSettings AutomaticLossScalingSettings
+        ensureFp32LossScaleTensor bool False
+        throwIfLog2ScaleTensorNotInRange bool True
+    """
     ALIASES: ClassVar[Mapping[str, str]] = {
         "defaultPrefetchBufferingDepth": "defaultBufferingDepth",
         "prefetchBufferingDepthMap": "bufferingDepthMap",

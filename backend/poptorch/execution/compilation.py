@@ -228,21 +228,20 @@ def _set_option(settings: Any, name: str, value: Any) -> None:
     *groups, last = name.split(".")
     for group in groups:
         settings = getattr(settings, group, settings)
-    field = settings.FIELDS.get(last)
-    if field is None:
+    option = settings.OPTIONS.get(last)
+    if option is None:
         return
     try:
-        setattr(settings, last, _convert(field.kind, value))
+        setattr(settings, last, _convert(option.kind.base, value))
     except (TypeError, ValueError, KeyError) as error:
         raise Error(f"_Popart.set({name!r}, {value!r}): {error}") from error
 
 
-def _convert(kind: Any, value: Any) -> Any:
+def _convert(kind: type, value: Any) -> Any:
     """Return a value with its numbers replaced by the enumerators that they stand for."""
     if isinstance(value, (list, set)):
-        item = getattr(kind, "item", None)
-        return type(value)(_convert(item, each) for each in value)
-    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, (int, str)):
+        return type(value)(_convert(kind, item) for item in value)
+    if issubclass(kind, Enum) and isinstance(value, (int, str)):
         return kind[value] if isinstance(value, str) else kind(value)
     if kind is int and isinstance(value, str):
         return int(value)
