@@ -31,7 +31,7 @@ REASONS = {
     "the real library has it": "model_runtime.pvti",
     "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
         popart.session.compilation popart.session.export popart.session.ir_log popart.session.program popart.session.replication
-        popart.session.reports
+        popart.session.reports popart.session.runner
     """,
     "the real package does not read name_map.json": "popef.name_map",
     "what it prints is no result of the compiler": "poprt.terminal",

@@ -7,6 +7,7 @@ import onnx
 import popart
 import pytest
 from onnx import numpy_helper
+from popart.session.runner import Output
 
 ROWS, WIDTH, COLUMNS = 2, 3, 4
 X, W = "x", "w/0"
@@ -498,3 +499,11 @@ def test_an_abort_ends_a_run_if_its_condition_says_so():
     assert run(session, {X: np.zeros((), np.float32)})[y] == 0
     with pytest.raises(popart.poplar_application_runtime_error, match="Abort Program"):
         run(session, {X: np.ones((), np.float32)})
+
+
+def test_a_sum_begins_with_the_first_value_and_keeps_the_sign_of_its_zero():
+    output = Output(popart.AnchorReturnType("Sum"), iterations=2, replicas=1)
+    for iteration in range(2):
+        output.add(np.float32([-0.0, 1.5]), iteration, 0)
+    assert output.values.tolist() == [[[0.0, 3.0]]]
+    assert np.signbit(output.values[0, 0, 0])

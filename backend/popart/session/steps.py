@@ -17,6 +17,7 @@ from popart.errors import popart_exception, popart_runtime_error
 from popart.lowering import Lowered
 from popart.session.program import DeviceProgram
 from popart.session.replication import JointProgram
+from popart.session.runner import Output, run_step
 from popart.stepio import IStepIO, PyStepIO, PyStepIOCallback
 from popart.tensorinfo import TensorInfo, from_numpy_type, to_numpy_type
 from popef._tools.arrays import Array
@@ -53,10 +54,6 @@ class _Anchor:
     """Type of the caller's arrays."""
     rows: int
     """Number of iterations that are returned."""
-    places: Sequence[int | None]
-    """Row of the caller's array for each iteration; None if it is not returned."""
-    is_sum: bool
-    """Whether the values of all iterations are added."""
     num_elements: int
     """Number of elements of the caller's array."""
 
@@ -98,8 +95,6 @@ class Step:
             stream.shape,
             _host_dtype(self.lowered.tensors[stream.tensor]),
             rows,
-            [kind.find_row(i, self.batches) for i in range(self.batches)],
-            kind.id() is AnchorReturnTypeId.Sum,
             rows * self.replicas * prod(stream.shape),
         )
 
@@ -129,49 +124,48 @@ class Step:
         if not self._is_checked and stepio.runtime_asserts:
             self._check_names(stepio)
         feeds = [self._view_input(source, stepio) for source in self._inputs]
-        targets = [self._view_anchor(each, stepio) for each in self._anchors]
+        outputs = [
+            Output(anchor.kind, self.batches, self.replicas, self._view_anchor(anchor, stepio))
+            for anchor in self._anchors
+        ]
         self._is_checked = True
-        takers = list(zip(self._anchors, targets, strict=True))
-        last = [source.copies - 1 for source in self._inputs]
-        for i in range(self.batches):
-            values = [
-                [feed[i, min(replica, n)] for feed, n in zip(feeds, last, strict=True)]
-                for replica in range(self.replicas)
-            ]
-            for replica, results in enumerate(self.program.run_replicas(values)):
-                for (anchor, target), result in zip(takers, results, strict=True):
-                    row = anchor.places[i]
-                    if row is None:
-                        continue
-                    if anchor.is_sum and i:
-                        target[row, replica] += result
-                    else:
-                        target[row, replica] = result
+
+        def read(iteration: int, replica: int) -> list[Array]:
+            # A broadcast input has one value for all replicas.
+            return [feed[iteration, min(replica, feed.shape[1] - 1)] for feed in feeds]
+
+        def write(iteration: int, replica: int, results: Sequence[Array]) -> None:
+            for output, result in zip(outputs, results, strict=True):
+                output.add(result, iteration, replica)
+
+        run_step(self.program, self.batches, self.replicas, read, write)
 
     def _run_callbacks(self, stepio: PyStepIOCallback) -> None:
-        totals: dict[tuple[str, int], Array] = {}
-        for i in range(self.batches):
-            shared: dict[str, Array] = {}
-            values = [
-                [self._pull(source, stepio, shared) for source in self._inputs]
-                for _ in range(self.replicas)
-            ]
-            for replica, results in enumerate(self.program.run_replicas(values)):
-                for anchor, result in zip(self._anchors, results, strict=True):
-                    value = self._add_up(anchor, result, totals, replica)
-                    is_due = not anchor.is_sum or i + 1 == self.batches
-                    if anchor.places[i] is not None and is_due:
-                        stepio.write(anchor.name, value.astype(anchor.dtype, copy=False))
+        shared: dict[str, Array] = {}
+        sums = {
+            anchor.name: Output(anchor.kind, self.batches, self.replicas)
+            for anchor in self._anchors
+            if anchor.kind.id() is AnchorReturnTypeId.Sum
+        }
 
-    @staticmethod
-    def _add_up(
-        anchor: _Anchor, result: Array, totals: dict[tuple[str, int], Array], replica: int
-    ) -> Array:
-        if not anchor.is_sum:
-            return result
-        key = anchor.name, replica
-        totals[key] = result + totals[key] if key in totals else result
-        return totals[key]
+        def read(_iteration: int, replica: int) -> list[Array]:
+            if not replica:
+                shared.clear()
+            return [self._pull(source, stepio, shared) for source in self._inputs]
+
+        def write(iteration: int, replica: int, results: Sequence[Array]) -> None:
+            for anchor, result in zip(self._anchors, results, strict=True):
+                is_due = anchor.kind.find_row(iteration, self.batches) is not None
+                total, value = sums.get(anchor.name), result
+                if total is not None:
+                    total.add(result, iteration, replica)
+                    is_due = iteration + 1 == self.batches
+                    assert total.values is not None  # a value was added
+                    value = total.values[0, replica]
+                if is_due:
+                    stepio.write(anchor.name, value.astype(anchor.dtype, copy=False))
+
+        run_step(self.program, self.batches, self.replicas, read, write)
 
     def _pull(self, each: _Input, stepio: PyStepIOCallback, shared: dict[str, Array]) -> Array:
         """Return a batch of an input from its callback, which is called once for all replicas if

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from popart import AnchorReturnType, AnchorReturnTypeId
+from popart import AnchorReturnType
 from popart.session.program import DeviceProgram
 from popart.session.replication import JointProgram
+from popart.session.runner import Output, run_step
 
 from popef._tools.arrays import Array
 
@@ -69,38 +70,6 @@ class Batching:
 
 
 @dataclass(slots=True)
-class Output:
-    """An output of a call, which is filled by one iteration after the other."""
-
-    kind: AnchorReturnType
-    batching: Batching
-    _values: Array | None = None
-
-    def add(self, value: Array, iteration: int, replica: int) -> None:
-        """Take the value of an iteration of a replica, if the mode returns it."""
-        batching = self.batching
-        row = self.kind.find_row(iteration, batching.iterations)
-        if row is None:
-            return
-        if self._values is None:
-            rows = self.kind.count(batching.iterations) or 1
-            self._values = np.zeros((rows, batching.replicas, *value.shape), value.dtype)
-        if self.kind.id() is AnchorReturnTypeId.Sum:
-            self._values[row, replica] += value
-        else:
-            self._values[row, replica] = value
-
-    def join(self) -> Array:
-        """Return the values of all iterations, joined along the first dimension."""
-        values = self._values
-        assert values is not None
-        _, _, *shape = values.shape
-        if shape:
-            return values.reshape(math.prod(values.shape[:3]), *shape[1:])
-        return values.reshape(() if values.size == 1 else -1)
-
-
-@dataclass(slots=True)
 class State:
     """Tensors that runs change, on the device: one value of each for each replica."""
 
@@ -110,8 +79,8 @@ class State:
 
     def update(self, values: Mapping[str, Array], replicas: int) -> None:
         """Give all replicas the same values; those of other tensors stay."""
-        held = self.values or [{} for _ in range(replicas)]
-        self.values = [{**each, **values} for each in held]
+        states = self.values or [{} for _ in range(replicas)]
+        self.values = [{**state, **values} for state in states]
 
 
 @dataclass(slots=True)
@@ -141,34 +110,37 @@ class Steps:
             for stream in self.program.inputs
             if stream.tensor in inputs
         }
-        outputs = {name: Output(kind, self.batching) for name, kind in self.kinds.items()}
-        written = {name: np.empty_like(parts[name]) for name in self.written}
-        for iteration in range(self.batching.iterations):
-            held = self.state.values or [{} for _ in range(self.batching.replicas)]
-            places = [
-                self.batching.find_part(iteration, replica)
-                for replica in range(self.batching.replicas)
-            ]
-            values = [
-                [parts[name][part] if name in parts else state[name] for name in names]
-                for part, state in zip(places, held, strict=True)
-            ]
-            for replica, results in enumerate(self._compute(values)):
-                part = places[replica]
-                for name, output in outputs.items():
-                    output.add(results[name], iteration, replica)
-                for name, source in self.written.items():
-                    written[name][part] = results[source]
-                for name, source in self.state.outputs.items():
-                    held[replica][name] = np.array(results[source])
-        found = {name: output.join() for name, output in outputs.items()}
-        return found, {name: _join(value, inputs[name]) for name, value in written.items()}
+        result_names = [stream.tensor for stream in self.program.outputs]
+        iterations, replicas = self.batching.iterations, self.batching.replicas
+        outputs = {name: Output(kind, iterations, replicas) for name, kind in self.kinds.items()}
+        changed = {name: np.empty_like(parts[name]) for name in self.written}
+        states = self.state.values or [{} for _ in range(replicas)]
 
-    def _compute(self, values: Sequence[Sequence[Array]]) -> list[dict[str, Array]]:
-        """Return the results of each replica by name."""
-        names = [stream.tensor for stream in self.program.outputs]
-        results = self.program.run_replicas(values)
-        return [dict(zip(names, result, strict=True)) for result in results]
+        def read(iteration: int, replica: int) -> list[Array]:
+            part, state = self.batching.find_part(iteration, replica), states[replica]
+            return [parts[name][part] if name in parts else state[name] for name in names]
+
+        def write(iteration: int, replica: int, values: Sequence[Array]) -> None:
+            results = dict(zip(result_names, values, strict=True))
+            for name, output in outputs.items():
+                output.add(results[name], iteration, replica)
+            for name, source in self.written.items():
+                changed[name][self.batching.find_part(iteration, replica)] = results[source]
+            for name, source in self.state.outputs.items():
+                states[replica][name] = np.array(results[source])
+
+        run_step(self.program, iterations, replicas, read, write)
+        results = {name: _join_output(output.values) for name, output in outputs.items()}
+        return results, {name: _join(value, inputs[name]) for name, value in changed.items()}
+
+
+def _join_output(values: Array | None) -> Array:
+    """Return the values of all iterations and replicas, joined along the first dimension."""
+    assert values is not None  # each mode returns the last iteration
+    _, _, *shape = values.shape
+    if shape:
+        return values.reshape(math.prod(values.shape[:3]), *shape[1:])
+    return values.reshape(() if values.size == 1 else -1)
 
 
 def _join(parts: Array, whole: Array) -> Array:
