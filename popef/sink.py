@@ -151,7 +151,7 @@ class Sink:
         self._closed = True
 
     def discard(self) -> None:
-        """Give up: a path stays unchanged; data already in a file object stays there."""
+        """Cancel: a path stays unchanged; data already in a file object stays there."""
         self._closed, self._part = True, None
         if self._staged is not None:
             self._staged.discard()

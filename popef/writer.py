@@ -198,7 +198,7 @@ class MultiFeedWriter(_PartWriter):
     def close(self) -> None:
         """Write the feeds; do nothing if that is already done.
 
-        Raises PopefError, and spoils the file, if a feed has not as many tensors as its info
+        Raises PopefError, and spoils the file, if a feed has fewer or more tensors than its info
         announces.
         """
         if not self._sink.is_writing(self):
@@ -334,7 +334,7 @@ class Writer:
         self._sink.close()
 
     def discard(self) -> None:
-        """Give up: a path stays unchanged; data already in a file object stays there."""
+        """Cancel: a path stays unchanged; data already in a file object stays there."""
         self._sink.discard()
 
     def __enter__(self) -> Writer:

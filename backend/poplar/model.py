@@ -55,7 +55,7 @@ MAX_FORWARDS = 16
 """Maximum number of requests for some outputs that wait at once for a response with all, which
 Triton then has in its cache."""
 ORPHANED_SECONDS = 3.0
-"""Time for the stub to end by itself after its server has died."""
+"""Time that the stub has to exit after its server has died."""
 
 log_to_stderr()
 

@@ -34,7 +34,7 @@ _ROOMS = Path(__file__).resolve().parents[1]
 SDK_PACKAGES = ("popart", "poptorch", "popdist", "pva")
 """Packages that a real SDK has, too."""
 NUMPY_2 = "a tritonserver up to 24.10 of your own needs numpy<2 for other Python models"
-"""What is true of numpy 2 where `poplar-triton serve` does not start the server."""
+"""Note about numpy 2 for servers that `poplar-triton serve` does not start."""
 LDD_SECONDS = 5
 """Maximum time for ldd, a shell script: a shell tries for a minute to start a process at the limit
 of processes."""
@@ -59,7 +59,7 @@ except BaseException as error:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Result of one check. `remedy` is empty unless a server lacks something; `optional` says what
-    is missing that no server needs."""
+    is missing but not required."""
 
     subject: str
     found: str
@@ -141,8 +141,8 @@ def _find_import_error(name: str) -> str:
 
 
 def _find_files(name: str) -> list[Path]:
-    """Return the files that can be imported as a package: first the one that is, then those that
-    it shadows, and this project's."""
+    """Return the files that can be imported as a package: first the one that Python imports, then
+    those that it shadows, and this project's."""
     own = _ROOMS / name / "__init__.py"
     specs = [PathFinder.find_spec(name, [folder]) for folder in sys.path]
     # pip's editable installations have finders of their own, which come after the path.

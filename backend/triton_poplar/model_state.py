@@ -107,7 +107,7 @@ class ModelState:
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self.queue_policy = QueuePolicy.of(config)
         self.max_wait_ns = self.queue_policy.find_timeout_ns(0)
-        """Bound for a request without a timeout of its own."""
+        """Limit for a request without a timeout."""
         self.config = config
         self.is_cached = bool(config.get("response_cache", {}).get("enable"))
         """Whether Triton caches the responses, if the server has a cache."""
@@ -178,7 +178,7 @@ class ModelState:
         return self._expected_states or ()
 
     def check_graph_file(self) -> None:
-        """Raise ModelConfigError unless the graph's file is the one that was there at first."""
+        """Raise ModelConfigError if the graph's file was replaced since the first load."""
         with suppress(OSError):
             if self._find_graph_states() == list(self.file_states[-1:]):
                 return

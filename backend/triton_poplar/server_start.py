@@ -21,13 +21,13 @@ from popef._tools.sockets import LISTENS, find_owned, iter_inodes
 from popef._tools.stalls import read_stat
 
 START_SECONDS = 300
-"""Default time limit of a server's start: that of `poplar-triton serve`, and what process managers
-may be told for a tritonserver of their own."""
+"""Default time limit of a server's start: that of `poplar-triton serve`. Process managers may set
+another one for a tritonserver of their own."""
 CUT_SHORT = "the server's start leaves it too little time"
-"""Words in the error of a model that was not tried, or was given up before its own limit, while the
-server starts. It may be sound, and is to be loaded again after the start."""
+"""Words in the error of a model that was not tried, or was cancelled before its own limit, while
+the server starts. It may be sound, and has to be loaded again after the start."""
 NOT_TRIED = "was not tried"
-"""Words in the error of such a model that was not tried."""
+"""Words in the error of a model that was not tried."""
 _USABLE = 0.9
 """Part of the limit that the loads of known files may use. The rest is for the server itself, and
 for the last loads, which get the minimum."""
@@ -66,13 +66,12 @@ class ServerStart:
         return left is not None and _SHARE * left < self._least
 
     def limit(self, seconds: float) -> float:
-        """Return the time limit of a load that may take `seconds` of its own."""
+        """Return the time limit of a load whose own limit is `seconds`."""
         left = self._find_left(_USABLE)
         return seconds if left is None else min(seconds, max(left, self._least))
 
     def limit_first(self, seconds: float) -> float:
-        """Return the time limit of a first load, of unknown files, that may take `seconds` of its
-        own."""
+        """Return the time limit of a first load of unknown files, whose own limit is `seconds`."""
         left = self._find_left(_USABLE_FIRST)
         return seconds if left is None else min(seconds, max(_SHARE * left, self._least))
 

@@ -157,7 +157,7 @@ def check_config_tensors(
 
 
 def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: bool) -> str:
-    """Return an explanation for a user who wrote other dims."""
+    """Return an explanation of the expected dims, for a configuration with others."""
     fixed = "shapes are fixed at compile time; " if min(dims, default=0) < 0 else ""
     if batch:
         return (

@@ -204,8 +204,8 @@ class Parser(argparse.ArgumentParser):
             )
 
     def check_paths(self, parsed: argparse.Namespace) -> None:
-        """Raise PopefError, which names the option and the path, for an input that is not there or
-        of the other kind, and for an output that cannot be written."""
+        """Raise PopefError, which names the option and the path, for an input that does not exist
+        or is of the other kind, and for an output that cannot be written."""
         inputs = list(_iter_paths(parsed, self.inputs))
         for name, path in inputs:
             self._check_path(name, path, check_input, self.inputs[name])
@@ -274,8 +274,8 @@ class _PrintCompletion(argparse.Action):
 
 
 MAX_NUMBER = (1 << 31) - 1
-"""Maximum of a whole number without one of its own: more seconds, rows or MiB make no sense, and
-overflow what they are computed with."""
+"""Default maximum of whole numbers: more seconds, rows or MiB make no sense, and would overflow in
+computations."""
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -25,7 +25,7 @@ from .child import ChildProcess, follow_parent, start_python
 from .stalls import LOOK_SECONDS, StallDetector
 
 Wait = Callable[[int], None]
-"""Function that waits until an event of poll(2) is there, or raises an error to give up."""
+"""Function that waits for an event of poll(2), or raises an error."""
 LOST = (EOFError, ConnectionError)
 """Errors of a channel whose other side is gone, or sends no valid frame."""
 MAX_FRAME_BYTES = 1 << 48
@@ -67,8 +67,8 @@ class Channel:
 
     @property
     def has_unread(self) -> bool:
-        """Whether the other side has not yet read all that was sent to it. False once it is gone,
-        or if the system does not tell."""
+        """Whether the other side has not yet read all that was sent to it. False once it is closed,
+        or if the system does not know."""
         unread = array.array("i", [0])
         with suppress(OSError):
             fcntl.ioctl(self._connection, termios.TIOCOUTQ, unread)
@@ -149,8 +149,8 @@ def open_channel(descriptor: int) -> Channel:
 
 Part = bytes | bytearray | memoryview
 _END_SECONDS = 0.1
-"""Time for a child process that has closed its end to end by itself, so that its own exit status
-is known."""
+"""Time that a child process which has closed its end has to exit, so that its own exit status is
+known."""
 
 
 class StalledError(ConnectionError):

@@ -223,7 +223,7 @@ class LineFormatter(logging.Formatter):
 @contextmanager
 def quieted(name: str, level: int = logging.ERROR) -> Iterator[None]:
     """Log nothing below `level` to the logger `name` during the with statement: work whose outcome
-    is told in another way."""
+    is reported in another way."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(level)

@@ -42,7 +42,7 @@ def read_memory(folder: Path, *, is_old: bool) -> tuple[int, int]:
     Raises:
         OSError: the group has no files of memory.
         ValueError: the group has no limit.
-        KeyError: `memory.stat` has not the numbers of pages of files.
+        KeyError: `memory.stat` lacks the numbers of pages of files.
     """
     current, limits, prefix = (
         ("memory.usage_in_bytes", ("memory.limit_in_bytes",), "total_")

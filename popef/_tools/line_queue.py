@@ -166,7 +166,7 @@ def write_line(stream: TextIO | None, line: str) -> None:
 
 
 def discard_blocked(seconds: float = FLUSH_SECONDS) -> None:
-    """Redirect stdout and stderr to /dev/null if nobody reads them: the last lines of a process
+    """Redirect stdout and stderr to /dev/null if they have no reader: the last lines of a process
     that ends must not keep it alive."""
     end = time.monotonic() + seconds
     for stream in (sys.stdout, sys.stderr):

@@ -29,7 +29,7 @@ and again from the disk."""
 _MIN_SPARE_BYTES = 1 << 26
 """Least memory that a run may take: with less, small models fail where they need no new memory."""
 _LOOK_SECONDS = 1.0
-"""Time between two looks at what is free; one takes up to a millisecond."""
+"""Interval between two reads of the free memory; one takes up to a millisecond."""
 
 
 def usable_memory_bytes(proc: Path = PROC, groups: Path = CONTROL_GROUPS) -> int:
@@ -91,8 +91,8 @@ class GrowthLimit:
         self._soft = resource.RLIM_INFINITY
 
     def start(self, max_bytes: int, share: int = 1) -> None:
-        """Limit the process to `max_bytes` more than it has now, and to what is free, of which it
-        may take one part of `share` at once."""
+        """Limit the process to `max_bytes` more than it has now, and to one part in `share` of the
+        free memory."""
         self.stop()
         self._soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
         self._most, self._share = _data_bytes() + max_bytes, share
@@ -107,8 +107,8 @@ class GrowthLimit:
             resource.setrlimit(resource.RLIMIT_DATA, (self._soft, hard))
 
     def look(self) -> None:
-        """Adjust the limit to what is free, at most once a second; call it at intervals, or before
-        each run."""
+        """Adjust the limit to the free memory, at most once a second; call it at intervals, or
+        before each run."""
         now = time.monotonic()
         if now < self._next_look:
             return

@@ -26,7 +26,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 class _Unset(Enum):
-    """Marks a value that is not there; an enumeration, so that its copies are the same object."""
+    """Marks a missing value; an enumeration, so that its copies are the same object."""
 
     UNSET = "unset"
 

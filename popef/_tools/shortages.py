@@ -1,5 +1,5 @@
 """Limits of the system, as errors tell them: which limit it was, and what to do. The texts of such
-errors come from many programs and libraries, and name neither.
+errors come from many programs and libraries, which name neither the limit nor the remedy.
 """
 
 from __future__ import annotations

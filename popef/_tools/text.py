@@ -114,8 +114,8 @@ def escape(text: object, most: int = 10_000) -> str:
 
 
 def shorten_words(text: str) -> str:
-    """Return a message with words that nobody reads to the end, such as a value of a thousand
-    digits, shortened in the middle."""
+    """Return a message in which long words, such as a value of a thousand digits, are shortened in
+    the middle."""
     return _LONG_WORD.sub(lambda word: escape(word[0], _MAX_WORD), text)
 
 

@@ -172,8 +172,7 @@ def _warn_of_load() -> Iterable[str]:
 def _run(
     device: Device, model: Path, feeds: Feeds, effort: Effort, folder: Path
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run the child process. Return its results, and why there are no more; "" if it ended by
-    itself."""
+    """Run the child process. Return its results, and why they are incomplete; "" if it finished."""
     plan = {
         "model": str(model.resolve()),
         "provider": device.provider,

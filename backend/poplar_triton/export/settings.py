@@ -44,7 +44,7 @@ _KIND_CPU = 2
 
 @dataclass(slots=True)
 class Settings:
-    """Configuration for a backend, with what is different in it, and the files that it names."""
+    """Configuration for a backend, the differences from the original, and files that it names."""
 
     config: ModelConfig
     left_out: list[str] = field(default_factory=list)

@@ -73,7 +73,7 @@ def describe_maker(found: Found) -> str:
 
 
 def list_notes(judged: Sequence[Judged], faults: Sequence[Graph]) -> list[tuple[str, str]]:
-    """Return what is to be done and was seen, each after the model or file that it is about."""
+    """Return the remarks and tasks, each after the model or file that it is about."""
     notes = [
         (f"{model.found.name}/{model.found.version}", text)
         for model in judged

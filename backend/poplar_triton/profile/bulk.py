@@ -38,7 +38,7 @@ from poplar_triton.profile.journal import Result, open_journal
 from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source
 
 END_SECONDS = 5.0
-"""Maximum time for child processes to end by themselves after they are asked to."""
+"""Time that child processes have to exit after the request to end."""
 _MAX_WARNINGS = 20
 """Maximum number of warnings of a case; a hostile model could have thousands."""
 _MAX_CHARACTERS = 500

@@ -39,8 +39,8 @@ class Case:
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
-        """Return, for JSON, what is known before profiling: the model, the settings, and the
-        version of this program."""
+        """Return the fields of the JSON that are known before profiling: the model, the settings,
+        and the version of this program."""
         settings = {**asdict(self.settings), "input_shape": dict(self.input_shape)}
         return {
             "model": str(self.model),

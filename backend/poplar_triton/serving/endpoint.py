@@ -288,7 +288,6 @@ class GrpcEndpoint:
         self._known: Any = None
 
     def is_live(self) -> bool | None:
-        """See HttpEndpoint."""
         if not self._is_open():
             return None
         with suppress(ServerError):
@@ -296,13 +295,11 @@ class GrpcEndpoint:
         return True
 
     def is_ready(self, seconds: float) -> bool:
-        """See HttpEndpoint."""
         with suppress(ServerError):
             return bool(self._ask("ServerReady", seconds).ready)
         return self._is_open()
 
     def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
-        """See HttpEndpoint."""
         try:
             return bool(self._ask("ModelReady", seconds, name=model, version=version).ready)
         except UnreachableError:
@@ -311,7 +308,6 @@ class GrpcEndpoint:
             return False
 
     def list_models(self) -> list[ServedVersion]:
-        """See HttpEndpoint."""
         index = self._ask("RepositoryIndex")
         return [
             ServedVersion(model.name, model.version, model.state, model.reason)
@@ -321,7 +317,6 @@ class GrpcEndpoint:
     def read_config(
         self, model: str, version: str = "", seconds: float = ASK_SECONDS
     ) -> dict[str, Any] | None:
-        """See HttpEndpoint."""
         from google.protobuf import json_format
 
         with _none_where_unknown():
@@ -332,7 +327,6 @@ class GrpcEndpoint:
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, seconds: float = LOAD_SECONDS
     ) -> None:
-        """See HttpEndpoint."""
         parameters = {} if config is None else {"config": {"string_param": json.dumps(config)}}
         self._ask("RepositoryModelLoad", seconds, model_name=model, parameters=parameters)
 

@@ -285,7 +285,7 @@ def _age(stub: Stub) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Process that makes no progress; `stub` is None for tritonserver."""
+    """Stalled process; `stub` is None for tritonserver."""
 
     pid: int
     why: str

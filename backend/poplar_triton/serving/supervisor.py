@@ -405,7 +405,7 @@ class Supervisor:
                 self._tell(f"model {model!r}, which was served before, is loaded again")
 
     def _drain(self) -> None:
-        """Announce that no more requests should come, and serve those that do meanwhile."""
+        """Announce the drain, and serve the requests that still arrive."""
         self._state.enter(Phase.DRAINING)
         seconds = self._settings.drain_seconds
         if not seconds and not self._settings.max_drain_seconds:
@@ -430,7 +430,7 @@ class Supervisor:
                 return
 
     def _serve_until(self, end: float) -> bool:
-        """Wait. Return False if the server has ended, or was asked to stop at once."""
+        """Wait. Return False if the server has ended, or has to stop at once."""
         while (left := end - self._clock()) > 0:
             if self._server.poll() is not None or self._stop.wait(min(left, LOOK_SECONDS), 2):
                 return False

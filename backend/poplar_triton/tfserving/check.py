@@ -74,8 +74,8 @@ def answer(
 
 
 def _find_signature(servable: Servable, name: str) -> Signature:
-    """Return the signature that a request names. Raises ServingError for any other than the one
-    there is."""
+    """Return the signature that a request names. Raises ServingError for any but the default
+    one."""
     if name not in ("", DEFAULT_SIGNATURE):
         raise ServingError(
             Code.FAILED_PRECONDITION,

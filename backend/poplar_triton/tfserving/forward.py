@@ -103,7 +103,6 @@ class TritonModels:
         self._calls.close()
 
     def find(self, spec: ModelSpec, call: Call) -> ForwardedServable:
-        """See Models."""
         source, version = self._resolve(spec)
         key = spec.name, version
         known = self._known.get(key)
@@ -116,7 +115,6 @@ class TritonModels:
         return ForwardedServable(self, self._calls, key, known)
 
     def list_versions(self, spec: ModelSpec, call: Call) -> list[VersionStatus]:
-        """See Models."""
         try:
             source, version = self._resolve(spec)
             with call.waiting():
@@ -252,7 +250,6 @@ class ForwardedServable:
     def predict(
         self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
     ) -> dict[str, Array]:
-        """See Servable."""
         request = service_pb2.ModelInferRequest(model_name=self.name, model_version=self._asked_as)
         for name, array in inputs.items():
             datatype = _DATATYPES[array.dtype]

@@ -75,7 +75,6 @@ class LocalServable:
     def predict(
         self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
     ) -> dict[str, Array]:
-        """See Servable."""
         loaded = self._loaded
         if loaded.max_batch_size:
             rows = max((len(array) for array in inputs.values()), default=0)
@@ -207,7 +206,6 @@ class LocalModels:
         self._closing: list[threading.Thread] = []
 
     def find(self, spec: ModelSpec, _: Call) -> LocalServable:
-        """See Models."""
         model = self._models.get(spec.name)
         if model is None:
             raise not_served(spec, spec.version)
@@ -218,7 +216,6 @@ class LocalModels:
         return servable
 
     def list_versions(self, spec: ModelSpec, _: Call) -> list[VersionStatus]:
-        """See Models."""
         model = self._models.get(spec.name)
         if model is None:
             raise not_known(spec, spec.version)

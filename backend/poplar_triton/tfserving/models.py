@@ -48,7 +48,7 @@ class ServingError(Exception):
 
 
 def refuse(message: str) -> ServingError:
-    """Return an error that says what is wrong with a request."""
+    """Return the error of an invalid request."""
     return ServingError(Code.INVALID_ARGUMENT, message)
 
 

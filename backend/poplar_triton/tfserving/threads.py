@@ -111,7 +111,6 @@ class Threads(Executor):
         self._threads = [self._start() for _ in range(AT_WORK)]
 
     def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """See concurrent.futures.Executor."""
         future: Future[Any] = Future()
         with self._lock:
             if self._is_shut_down:
@@ -120,7 +119,6 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See concurrent.futures.Executor."""
         with suppress(queue.Empty):
             while cancel_futures:
                 task = self._tasks.get_nowait()
@@ -151,12 +149,12 @@ class Threads(Executor):
             self.end_wait()
 
     def end_wait(self) -> None:
-        """Let a thread that waited since `begin_wait` work again."""
+        """End the wait that `begin_wait` began: the thread counts as working again."""
         with self._lock:
             self._surplus += 1
 
     def begin_wait(self) -> None:
-        """Let another thread work instead of one that waits."""
+        """Count the calling thread as waiting, and let another one work in its place."""
         with self._lock:
             if self._surplus:
                 self._surplus -= 1

@@ -166,7 +166,7 @@ def _find_left_out(folder: Path, config: ModelConfig, current: Candidate) -> dic
 
 @contextmanager
 def _serve(folder: Path, name: str) -> Iterator[TritonServer]:
-    """Run a server that loads only what it is told to, from a repository with this model."""
+    """Run a server that loads models only on request, from a repository with this model."""
     with tempfile.TemporaryDirectory(prefix="poplar-triton-") as text:
         repository = Path(text, "repository")
         repository.mkdir()

@@ -40,7 +40,7 @@ class Load:
 
 
 class _Client(threading.Thread):
-    """A client that repeats a request until it is told to stop."""
+    """A client that repeats a request until `stop`."""
 
     def __init__(self, address: str, path: str, body: bytes, headers: dict[str, str]) -> None:
         super().__init__(daemon=True)

@@ -67,7 +67,7 @@ def _group_quantize_decompress(x: Any, scale: Any, bias: Any, **_: Any) -> Any:
 
 @register_op_body("StaticSparseMatmul", CHIP_DOMAIN)
 def _static_sparse_matmul(x: Any, mode: str, **matrix: Any) -> Any:
-    """Return matrix @ x or x @ matrix; the blocks' places count elements."""
+    """Return matrix @ x or x @ matrix; block indices are in units of elements."""
     dense = _fill_matrix(**matrix, step=1).to(x.dtype)
     if mode not in ("sparse_dense", "dense_sparse"):
         raise Error(
