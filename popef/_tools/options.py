@@ -298,6 +298,8 @@ class Settings:
     ALIASES: ClassVar[Mapping[str, str]] = {}
     """Older names of options."""
     WORDING: ClassVar[Wording]
+    SHOW: ClassVar[Callable[[Any], str]] = repr
+    """How `repr` writes a value."""
     _values: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -352,7 +354,7 @@ class Settings:
     __hash__ = None  # type: ignore[assignment] # the values can be changed
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={_show(value)}" for name, value in self._values.items())
+        values = ", ".join(f"{name}={self.SHOW(value)}" for name, value in self._values.items())
         return f"{type(self).__name__}({values})"
 
     def changed(self) -> dict[str, Any]:
@@ -382,7 +384,3 @@ class Settings:
 
 def _copy(value: Any) -> Any:
     return value.copy() if isinstance(value, (Settings, dict, list, set)) else value
-
-
-def _show(value: Any) -> str:
-    return str(value) if isinstance(value, Enum) else repr(value)

@@ -19,10 +19,10 @@ def test_setters_chain_and_values_are_read_by_name():
 
 @pytest.mark.parametrize(("group", "cls"), GROUPS.items())
 def test_every_setter_of_the_tables_exists_and_has_a_text(group, cls):
-    for option in cls.OPTIONS:
+    for option in cls.OPTIONS.values():
         if option.setter:
             assert callable(getattr(cls, option.setter))
-            assert option.meaning or group == "TensorLocationSettings"
+            assert option.help or group == "TensorLocationSettings"
 
 
 def test_a_value_of_another_type_is_rejected():

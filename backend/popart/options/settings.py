@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import numbers
+from enum import Enum
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -54,6 +55,9 @@ class Settings(options.Settings):
         AttributeError,
         "{owner!r} object has no attribute {name!r}{hint}",
         "; did you mean {near!r}?",
+    )
+    SHOW: ClassVar = staticmethod(
+        lambda value: str(value) if isinstance(value, Enum) else repr(value)
     )
     TABLE: ClassVar[str] = ""
 

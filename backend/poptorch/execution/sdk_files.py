@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -149,7 +149,7 @@ def _make_options(record: Any) -> options_module.Options:
 
 def _copy_values(group: OptionGroup, values: Mapping[str, Any]) -> list[str]:
     """Set the options that a group has; return the names of the others."""
-    known = {option.name: option for option in group.OPTIONS if not option.popart}
+    known = {name: option for name, option in group.OPTIONS.items() if not option.popart}
     for name in known.keys() & values.keys():
         try:
             group.set(**{name: _convert(known[name], values[name])})
@@ -160,11 +160,8 @@ def _copy_values(group: OptionGroup, values: Mapping[str, Any]) -> list[str]:
 
 def _convert(option: Option, value: Any) -> Any:
     """Return an option's value; releases before 3.0 stored enumerations as integers."""
-    kinds: Iterable[Any] = option.kind if isinstance(option.kind, tuple) else (option.kind,)
-    for kind in kinds:
-        if issubclass(kind, Enum) and isinstance(value, int):
-            return kind(value)
-    return value
+    kind = option.kind.base
+    return kind(value) if issubclass(kind, Enum) and isinstance(value, int) else value
 
 
 def _make_strategy(record: Any) -> strategies.ExecutionStrategy | None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from popef._tools.options import make_table
 from popef._tools.variables import ENGINE_OPTIONS as ENGINE_VARIABLE
 from poptorch import enums
 from poptorch._logging import logger
@@ -27,7 +28,7 @@ from poptorch.options.parts import (
     _TensorLocationOptions,
     _TrainingOptions,
 )
-from poptorch.options.settings import Option, OptionGroup
+from poptorch.options.settings import BOOL, DICT, INT, TEXT, Option, OptionGroup, typed
 
 _ENGINE_OPTIONS: Final = ("debug.allowOutOfMemory", "autoReport.directory", "autoReport.all")
 _OFFLINE_VERSIONS: Final = (1, 2, 21)
@@ -72,137 +73,164 @@ class Options(PopartGroup):
         4
     """
 
-    OPTIONS = (
+    OPTIONS = make_table(
         Option(
-            "replicationFactor",
             "replication_factor",
-            int,
-            1,
-            meaning="Number of replicas of the model.",
+            "Number of replicas of the model.",
+            setter="replicationFactor",
+            kind=INT,
+            default=1,
             effect="A call computes this many parts of its inputs at once.",
             convert=_check_positive("replicationFactor"),
         ),
-        Option("", "input_group_size", int, 1, meaning="Replicas that share a part of the inputs."),
         Option(
-            "",
-            "input_group_comm_type",
-            enums.CommGroupType,
-            enums.CommGroupType.Consecutive,
-            meaning="Which replicas share a part of the inputs.",
+            "input_group_size",
+            "Replicas that share a part of the inputs.",
+            kind=INT,
+            default=1,
         ),
         Option(
-            "deviceIterations",
+            "input_group_comm_type",
+            "Which replicas share a part of the inputs.",
+            kind=typed(enums.CommGroupType),
+            default=enums.CommGroupType.Consecutive,
+        ),
+        Option(
             "device_iterations",
-            int,
-            1,
-            meaning="Number of batches that one call computes.",
+            "Number of batches that one call computes.",
+            setter="deviceIterations",
+            kind=INT,
+            default=1,
             effect="A call computes this many parts of its inputs one after the other.",
             convert=_check_positive("deviceIterations"),
         ),
-        Option("logDir", "log_dir", str, ".", meaning="Folder of log files."),
         Option(
-            "",
-            "max_repeat_logs",
-            (int, type(None)),
-            4,
-            meaning="Number of times that a log line is repeated; None for no limit.",
+            "log_dir",
+            "Folder of log files.",
+            setter="logDir",
+            kind=TEXT,
+            default=".",
         ),
         Option(
-            "autoRoundNumIPUs",
+            "max_repeat_logs",
+            "Number of times that a log line is repeated; None for no limit.",
+            kind=typed((int, type(None))),
+            default=4,
+        ),
+        Option(
             "auto_round_num_ipus",
-            bool,
-            False,
-            meaning="Whether more IPUs are reserved where no device has the number used.",
+            "Whether more IPUs are reserved where no device has the number used.",
+            setter="autoRoundNumIPUs",
+            kind=BOOL,
+            default=False,
             effect="Without it, a number of IPUs that is no power of two is an error.",
             argument=True,
         ),
-        Option("", "anchored_tensors", dict, {}, meaning="Tensors that getAnchoredTensor returns."),
         Option(
-            "",
+            "anchored_tensors",
+            "Tensors that getAnchoredTensor returns.",
+            kind=DICT,
+            default={},
+        ),
+        Option(
             "output_mode",
-            enums.OutputMode,
-            enums.OutputMode.Default,
-            meaning="Iterations whose outputs a call returns.",
+            "Iterations whose outputs a call returns.",
+            kind=typed(enums.OutputMode),
+            default=enums.OutputMode.Default,
             effect="Which of the iterations' outputs a call returns.",
         ),
-        Option("", "output_return_period", int, 1, meaning="Period of the output mode EveryN."),
         Option(
-            "connectionType",
+            "output_return_period",
+            "Period of the output mode EveryN.",
+            kind=INT,
+            default=1,
+        ),
+        Option(
             "connection_type",
-            enums.ConnectionType,
-            enums.ConnectionType.Always,
-            meaning="Time at which a model attaches to its device.",
+            "Time at which a model attaches to its device.",
+            setter="connectionType",
+            kind=typed(enums.ConnectionType),
+            default=enums.ConnectionType.Always,
             effect="A model with ConnectionType.Never compiles but does not run.",
             convert=_of_class(enums.ConnectionType),
         ),
         Option(
-            "syncPattern",
             "sync_pattern",
-            enums.SyncPattern,
-            enums.SyncPattern.Full,
-            meaning="Way in which IPUs synchronize.",
+            "Way in which IPUs synchronize.",
+            setter="syncPattern",
+            kind=typed(enums.SyncPattern),
+            default=enums.SyncPattern.Full,
             convert=_of_class(enums.SyncPattern),
         ),
-        Option("", "available_memory_proportion", dict, {}, meaning="Memory proportion by IPU."),
         Option(
-            "broadcastBuffers",
+            "available_memory_proportion",
+            "Memory proportion by IPU.",
+            kind=DICT,
+            default={},
+        ),
+        Option(
             "broadcast_buffers",
-            bool,
-            True,
-            meaning="Whether all replicas have the same buffers.",
+            "Whether all replicas have the same buffers.",
+            setter="broadcastBuffers",
+            kind=BOOL,
+            default=True,
             effect="Buffers that change need False if there are several replicas.",
             argument=True,
         ),
         Option(
-            "modelName",
             "model_name",
-            str,
-            meaning='Name of the model; by default "inference".',
+            'Name of the model; by default "inference".',
+            setter="modelName",
+            kind=TEXT,
             effect="The folder that enableProfiling writes the model's profile to.",
         ),
         Option(
-            "useIpuModel",
             "use_model",
-            bool,
-            meaning="Whether to use the IPU Model instead of IPUs.",
+            "Whether to use the IPU Model instead of IPUs.",
+            setter="useIpuModel",
+            kind=BOOL,
             effect="The IPU Model counts no cycles.",
         ),
         Option(
-            "useIpuId",
             "ipu_id",
-            int,
-            meaning="Id of the device.",
+            "Id of the device.",
+            setter="useIpuId",
+            kind=INT,
             effect="The device of the simulated machine that the model attaches to.",
         ),
-        Option("", "ipu_version", int, meaning="Version of the offline IPU: 1, 2 or 21."),
         Option(
-            "randomSeed",
+            "ipu_version",
+            "Version of the offline IPU: 1, 2 or 21.",
+            kind=INT,
+        ),
+        Option(
             "random_seed",
-            int,
-            meaning="Seed of random numbers; torch's seed is set too.",
+            "Seed of random numbers; torch's seed is set too.",
+            setter="randomSeed",
+            kind=INT,
             effect="Seed of the random operators.",
             convert=_check_seed,
         ),
         Option(
             "enableStableNorm",
-            "enableStableNorm",
-            bool,
-            meaning="Whether norms are computed in a more precise way.",
+            "Whether norms are computed in a more precise way.",
+            setter="enableStableNorm",
+            kind=BOOL,
             popart=True,
         ),
         Option(
-            "enableSyntheticData",
             "syntheticDataMode",
-            int,
-            meaning="Whether the device makes up the inputs.",
+            "Whether the device makes up the inputs.",
+            setter="enableSyntheticData",
+            kind=INT,
             convert=lambda enabled: _RANDOM_NORMAL if enabled else 0,
             popart=True,
         ),
         Option(
-            "logCycleCount",
             "instrumentWithHardwareCycleCounter",
-            bool,
-            meaning="Whether cycleCount() is available.",
+            "Whether cycleCount() is available.",
+            setter="logCycleCount",
+            kind=BOOL,
             effect="cycleCount() returns the modelled cycles.",
             popart=True,
         ),
@@ -491,6 +519,9 @@ GROUPS: Final[dict[str, type[OptionGroup]]] = {
 def known_names() -> set[str]:
     """Return the names of PopTorch's own entries of `Options.toDict`."""
     names = {
-        option.name for group in GROUPS.values() for option in group.OPTIONS if not option.popart
+        option.name
+        for group in GROUPS.values()
+        for option in group.OPTIONS.values()
+        if not option.popart
     }
     return names.union(strategies.BACKEND_NAMES)

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from popef._tools.options import make_table
 from poptorch import enums
 from poptorch._logging import logger
-from poptorch.options.settings import Option, OptionGroup
+from poptorch.options.settings import BOOL, DICT, INT, Option, OptionGroup, typed
 
 _MIN_IO_TILES, _MAX_IO_TILES = 32, 192
 
@@ -122,19 +123,19 @@ class _JitOptions(OptionGroup):
 class _PrecisionOptions(PopartGroup):
     """Options of number formats, `Options.Precision`."""
 
-    OPTIONS = (
+    OPTIONS = make_table(
         Option(
-            "enableFloatingPointExceptions",
             "enableFloatingPointChecks",
-            bool,
-            meaning="Whether an operation that gives no number raises an error.",
+            "Whether an operation that gives no number raises an error.",
+            setter="enableFloatingPointExceptions",
+            kind=BOOL,
             popart=True,
         ),
         Option(
             "enableStochasticRounding",
-            "enableStochasticRounding",
-            bool,
-            meaning="Whether results are rounded to half at random.",
+            "Whether results are rounded to half at random.",
+            setter="enableStochasticRounding",
+            kind=BOOL,
             popart=True,
         ),
     )
@@ -176,35 +177,35 @@ class _PrecisionOptions(PopartGroup):
 class _TrainingOptions(PopartGroup):
     """Options of training, `Options.Training`; they have no effect on inference."""
 
-    OPTIONS = (
+    OPTIONS = make_table(
         Option(
-            "gradientAccumulation",
             "gradient_accumulation",
-            int,
-            1,
-            meaning="Number of batches whose gradients are added; 1 for inference.",
+            "Number of batches whose gradients are added; 1 for inference.",
+            setter="gradientAccumulation",
+            kind=INT,
+            default=1,
             effect="Another value than 1 is an error for inference models.",
         ),
         Option(
-            "accumulationAndReplicationReductionType",
             "accumulation_and_replication_reduction_type",
-            enums.ReductionType,
-            enums.ReductionType.Mean,
-            meaning="Reduction of gradients.",
+            "Reduction of gradients.",
+            setter="accumulationAndReplicationReductionType",
+            kind=typed(enums.ReductionType),
+            default=enums.ReductionType.Mean,
             convert=_check_reduction,
         ),
         Option(
-            "setMeanAccumulationAndReplicationReductionStrategy",
             "meanAccumulationAndReplicationReductionStrategy",
-            enums.MeanReductionStrategy,
-            enums.MeanReductionStrategy.Post,
-            meaning="Time at which the mean of gradients is taken.",
+            "Time at which the mean of gradients is taken.",
+            setter="setMeanAccumulationAndReplicationReductionStrategy",
+            kind=typed(enums.MeanReductionStrategy),
+            default=enums.MeanReductionStrategy.Post,
         ),
         Option(
-            "setAutomaticLossScaling",
             "automaticLossScalingSettings.enabled",
-            bool,
-            meaning="Whether the loss is scaled automatically.",
+            "Whether the loss is scaled automatically.",
+            setter="setAutomaticLossScaling",
+            kind=BOOL,
             popart=True,
         ),
     )
@@ -213,21 +214,19 @@ class _TrainingOptions(PopartGroup):
 class _DistributedOptions(OptionGroup):
     """Options of runs in several processes, `Options.Distributed`."""
 
-    OPTIONS = (
+    OPTIONS = make_table(
         Option(
-            "",
             "num_distributed_processes",
-            int,
-            1,
-            meaning="Number of processes.",
+            "Number of processes.",
+            kind=INT,
+            default=1,
             effect="A DataLoader loads this process's part of the data set.",
         ),
         Option(
-            "",
             "distributed_process_id",
-            int,
-            0,
-            meaning="Number of this process.",
+            "Number of this process.",
+            kind=INT,
+            default=0,
             effect="A DataLoader loads this process's part of the data set.",
         ),
     )
@@ -265,17 +264,39 @@ class _DistributedOptions(OptionGroup):
 class TensorLocationSettings(OptionGroup):
     """Place of tensors, on or off the chip; accepted without effect."""
 
-    OPTIONS = (
-        Option("minElementsForOffChip", "minElementsForOffChip", int),
+    OPTIONS = make_table(
+        Option(
+            "minElementsForOffChip",
+            setter="minElementsForOffChip",
+            kind=INT,
+        ),
         Option(
             "minElementsForReplicatedTensorSharding",
-            "minElementsForReplicatedTensorSharding",
-            int,
+            setter="minElementsForReplicatedTensorSharding",
+            kind=INT,
         ),
-        Option("", "onChip", int),
-        Option("useReplicatedTensorSharding", "useReplicatedTensorSharding", int, argument=True),
-        Option("useIOTilesToLoad", "useIOTilesToLoad", int, argument=True),
-        Option("useIOTilesToStore", "useIOTilesToStore", int, argument=True),
+        Option(
+            "onChip",
+            kind=INT,
+        ),
+        Option(
+            "useReplicatedTensorSharding",
+            setter="useReplicatedTensorSharding",
+            kind=INT,
+            argument=True,
+        ),
+        Option(
+            "useIOTilesToLoad",
+            setter="useIOTilesToLoad",
+            kind=INT,
+            argument=True,
+        ),
+        Option(
+            "useIOTilesToStore",
+            setter="useIOTilesToStore",
+            kind=INT,
+            argument=True,
+        ),
     )
 
     def useOnChipStorage(self, use: bool | None = True) -> TensorLocationSettings:
@@ -295,22 +316,22 @@ class TensorLocationSettings(OptionGroup):
 class _TensorLocationOptions(OptionGroup):
     """Places of tensors by kind, `Options.TensorLocations`; accepted without effect."""
 
-    OPTIONS = (
+    OPTIONS = make_table(
         *(
             Option(
-                f"set{kind}Location",
                 f"location_{kind.lower()}",
-                dict,
-                meaning=f"Place of {kind.lower()}s.",
+                f"Place of {kind.lower()}s.",
+                setter=f"set{kind}Location",
+                kind=DICT,
                 convert=_read_location,
             )
             for kind in ("Activation", "Weight", "Optimizer", "Accumulator")
         ),
         Option(
-            "numIOTiles",
             "num_io_tiles",
-            int,
-            meaning="Number of tiles that only transfer data.",
+            "Number of tiles that only transfer data.",
+            setter="numIOTiles",
+            kind=INT,
             convert=_check_io_tiles,
         ),
     )

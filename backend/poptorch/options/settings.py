@@ -9,39 +9,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, NoReturn
 
-from popef._tools.text import find_near
-
-
-class _Unset:
-    """Type of the marker for a value that is not there."""
-
-    def __repr__(self) -> str:
-        return "unset"
-
-    def __deepcopy__(self, memo: Any) -> _Unset:
-        return self
+from popef._tools import options
+from popef._tools.options import UNSET, Kind, Wording
 
 
-UNSET: Final = _Unset()
-"""Default of options that do not exist until they are set."""
+def typed(kind: type | tuple[type, ...]) -> Kind:
+    """Return the kind of the instances of a class, or of several, as Python writes it."""
+    return options.instance(kind, name=str(kind))
+
+
+INT, BOOL, TEXT, DICT = map(typed, (int, bool, str, dict))
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """An option: names, type, default and effect."""
+class Option(options.Option):
+    """An option. `name` is that under which it is read, and of the entry of `toDict`. Without a
+    default it has no value until it is set."""
 
-    setter: str
+    setter: str = ""
     """Name of the method that sets it; "" if the group defines that method itself."""
-    name: str
-    """Name under which it is read, and of the entry of `toDict`."""
-    kind: type | tuple[type, ...]
     default: Any = UNSET
-    meaning: str = ""
-    """What it is, in a sentence."""
-    effect: str = ""
-    """What it changes in this implementation; empty if it is accepted without effect."""
     argument: Any = UNSET
     """Default of the setter's argument."""
     popart: bool = False
@@ -57,19 +46,18 @@ def make_setter(option: Option) -> Callable[..., Any]:
         if named:
             value = _take_named(option, named)
         if value is UNSET:
-            raise TypeError(f"{option.setter}() needs a value: {option.meaning}")
+            raise TypeError(f"{option.setter}() needs a value: {option.help}")
         if option.convert is not None:
             value = option.convert(value)
         if option.popart:
-            check_type(option, value)
-            self.popart.set(option.name, value)
+            self.popart.set(option.name, self.WORDING.read(option, value))
         else:
             self.set(**{option.name: value})
         return self
 
     set_option.__name__ = option.setter
     set_option.__qualname__ = option.setter
-    set_option.__doc__ = option.meaning
+    set_option.__doc__ = option.help
     return set_option
 
 
@@ -82,38 +70,31 @@ def _take_named(option: Option, named: dict[str, Any]) -> Any:
     return named[option.name]
 
 
-def check_type(option: Option, value: Any) -> None:
-    """Raise AssertionError unless a value has an option's type."""
-    if not isinstance(value, option.kind):
-        raise AssertionError(
-            f"Unexpected type {type(value)} for option {option.name}. Expected {option.kind}"
-        )
-
-
-class OptionGroup:
+class OptionGroup(options.Settings):
     """Base of Options and of its parts.
 
     Values are read as attributes. Attributes with public names may be assigned too; their types are
     checked. After `freeze` every change raises AttributeError.
     """
 
-    OPTIONS: ClassVar[tuple[Option, ...]] = ()
-    _values: dict[str, Any]
+    WORDING: ClassVar = Wording(
+        AssertionError,
+        "Unexpected type {type} for option {name}. Expected {kind}",
+        AttributeError,
+        "Invalid attribute {name}.{hint}",
+        " Did you mean {near!r}?",
+    )
     _frozen: bool
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for option in cls.__dict__.get("OPTIONS", ()):
+        for option in cls.__dict__.get("OPTIONS", {}).values():
             if option.setter:
                 setattr(cls, option.setter, make_setter(option))
 
     def __init__(self) -> None:
+        super().__init__()
         self._frozen = False
-        self._values = {
-            option.name: copy.copy(option.default)
-            for option in self.OPTIONS
-            if option.default is not UNSET and not option.popart
-        }
 
     @property
     def popart(self) -> Any:
@@ -140,11 +121,10 @@ class OptionGroup:
             **values: Values by the options' names.
         """
         self.check_frozen()
-        options = {option.name: option for option in self.OPTIONS if not option.popart}
+        names = [name for name, option in self.OPTIONS.items() if not option.popart]
         for name, value in values.items():
-            assert name in options, f"Invalid option {name}, valid options are {list(options)}"
-            check_type(options[name], value)
-            self._values[name] = value
+            assert name in names, f"Invalid option {name}, valid options are {names}"
+            super().__setattr__(name, value)
 
     def check_frozen(self) -> None:
         """Raise AttributeError if the options cannot be changed any more."""
@@ -164,23 +144,19 @@ class OptionGroup:
         """Return the values by name."""
         return dict(self._values)
 
-    def __getattr__(self, name: str) -> Any:
-        values = self.__dict__.get("_values", {})
-        if name in values:
-            return values[name]
-        near = find_near(name, [*dir(type(self)), *values])
-        hint = f" Did you mean {near!r}?" if near and not name.startswith("_") else ""
-        raise AttributeError(f"Invalid attribute {name}.{hint}")
+    def _refuse(self, name: str) -> NoReturn:
+        known = () if name.startswith("_") else (*dir(type(self)), *self._values)
+        self.WORDING.refuse(name, known)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             if name != "_frozen":
                 self.check_frozen()
             object.__setattr__(self, name, value)
-        elif any(option.name == name for option in self.OPTIONS):
+        elif name in self.OPTIONS:
             self.set(**{name: value})
         else:
-            raise AttributeError(f"Invalid attribute {name}.")
+            self.WORDING.refuse(name, ())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy that can be changed."""
@@ -192,6 +168,6 @@ class OptionGroup:
         made.__dict__["_frozen"] = False
         return made
 
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
-        return f"{type(self).__name__}({values})"
+    # Two groups with the same values are two groups, as in the real module.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
