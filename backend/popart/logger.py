@@ -8,33 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from datetime import datetime, timezone
 from typing import Final
 
-_LEVELS: Final = {
-    "TRACE": 5,
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.INFO,
-    "WARN": logging.WARNING,
-    "ERR": logging.ERROR,
-    "CRITICAL": logging.CRITICAL,
-    "OFF": logging.CRITICAL + 1,
-}
-"""Levels by PopART's names. As there, an unknown name means OFF."""
+from popef._tools.logs import LEVELS, TRACE, log_to_stderr
 
-
-TRACE: Final = _LEVELS["TRACE"]
 _LETTERS: Final = {TRACE: "T"}
-
-
-class _StderrHandler(logging.Handler):
-    """Handler that writes to the current sys.stderr, which may be replaced later."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
-        print(self.format(record), file=sys.stderr)
+"""Letters of levels that Python's logging has no name for."""
 
 
 class _Formatter(logging.Formatter):
@@ -55,17 +36,14 @@ class _Formatter(logging.Formatter):
 
 def _root() -> logging.Logger:
     root = logging.getLogger("popart")
-    if not any(isinstance(handler, _StderrHandler) for handler in root.handlers):
-        handler = _StderrHandler()
-        handler.setFormatter(_Formatter())
-        root.addHandler(handler)
+    if log_to_stderr(root, _Formatter()):
         root.setLevel(_find_level(os.environ.get("POPART_LOG_LEVEL", "WARN")))
-        root.propagate = False
     return root
 
 
 def _find_level(name: str) -> int:
-    return _LEVELS.get(name.upper(), _LEVELS["OFF"])
+    """Return the level of a name. As in PopART, an unknown name means OFF."""
+    return LEVELS.get(name.upper(), LEVELS["OFF"])
 
 
 class Logger:

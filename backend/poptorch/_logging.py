@@ -8,35 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import Final
 
 import popart
 
-TRACE: Final = 5
-"""Level below DEBUG."""
-_LEVELS: Final = {
-    "TRACE": (0, TRACE),
-    "DEBUG": (1, logging.DEBUG),
-    "INFO": (2, logging.INFO),
-    "WARN": (3, logging.WARNING),
-    "ERR": (4, logging.ERROR),
-    "OFF": (6, logging.CRITICAL + 1),
-}
-"""PopTorch's number and Python's level by PopTorch's name."""
+from popef._tools.logs import LEVELS, TRACE, log_to_stderr
+
+_NUMBERS: Final = {"TRACE": 0, "DEBUG": 1, "INFO": 2, "WARN": 3, "ERR": 4, "OFF": 6}
+"""PopTorch's numbers of the levels."""
 _ALIASES: Final = {"TRACE_ALL": "TRACE", "DEBUG_IR": "DEBUG"}
-_POPART_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 _NAMES: Final = {TRACE: "trace", logging.ERROR: "err"}
 
 logger: Final = logging.getLogger("poptorch::python")
-
-
-class _StderrHandler(logging.Handler):
-    """Handler that writes to the current sys.stderr, which may be replaced later."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
-        print(self.format(record), file=sys.stderr)
 
 
 class _Formatter(logging.Formatter):
@@ -64,18 +47,18 @@ def setLogLevel(level: str | int) -> None:
         ValueError: For another level.
     """
     if isinstance(level, int):
-        names = [name for name, (number, _) in _LEVELS.items() if number == level]
+        names = [name for name, number in _NUMBERS.items() if number == level]
         if not names:
-            numbers = ", ".join(str(number) for number, _ in _LEVELS.values())
+            numbers = ", ".join(map(str, _NUMBERS.values()))
             raise ValueError(f"Invalid log level integer {level}: expected one of {numbers}")
         level = names[0]
     name = _ALIASES.get(level, level)
-    if name not in _LEVELS:
-        *first, last = sorted(_LEVELS)
+    if name not in _NUMBERS:
+        *first, last = sorted(_NUMBERS)
         raise ValueError(
             f"Unknown log level: {level}. Valid values are {', '.join(first)} and {last}"
         )
-    logger.setLevel(_LEVELS[name][1])
+    logger.setLevel(LEVELS[name])
 
 
 def setPopartLogLevel(level: str) -> None:
@@ -87,17 +70,14 @@ def setPopartLogLevel(level: str) -> None:
     Raises:
         ValueError: For another level.
     """
-    if level not in _POPART_LEVELS:
-        raise ValueError(f"Level must be one of {', '.join(_POPART_LEVELS)}; found {level!r}")
+    if level not in _NUMBERS:
+        raise ValueError(f"Level must be one of {', '.join(_NUMBERS)}; found {level!r}")
     popart.getLogger().setLevel(level)
 
 
 def _start() -> None:
     """Give the logger its handler and its first level."""
-    handler = _StderrHandler()
-    handler.setFormatter(_Formatter())
-    logger.addHandler(handler)
-    logger.propagate = False
+    log_to_stderr(logger, _Formatter())
     first = os.environ.get("POPTORCH_LOG_LEVEL", "WARN").upper()
     try:
         setLogLevel(int(first) if first.isdigit() else first)

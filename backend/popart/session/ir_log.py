@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from popart.logger import TRACE
+from popef._tools.logs import TRACE
 
 _log = logging.getLogger("popart.ir")
 _session = logging.getLogger("popart.session")

@@ -35,10 +35,10 @@ from popart.errors import (
     poplar_runtime_error,
     poplar_system_runtime_error,
 )
-from popart.logger import TRACE
 from popart.lowering import Effect
 from popart.session.effects import act
 from popef._tools.arrays import Array
+from popef._tools.logs import TRACE
 
 _log = logging.getLogger("popart.devicex")
 RANDOM_TYPES: Final = frozenset(

@@ -11,7 +11,8 @@ import torch
 from onnx import helper
 from onnxgraph import CHIP_DOMAIN
 
-from poptorch._logging import TRACE, logger
+from popef._tools.logs import TRACE
+from poptorch._logging import logger
 
 _KINDS: Final = {
     "float32": "Float",

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 from onnxgraph import CHIP_DOMAIN
 
-from poptorch._logging import TRACE, logger
+from popef._tools.logs import TRACE
+from poptorch._logging import logger
 from poptorch.translations.graph_text import describe_call
 
 aten = torch.ops.aten
