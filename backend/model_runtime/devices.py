@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import simipu
 from simipu import DEFAULT_CHIP, FORKS, LoadError, Target, find_target, known_chips
@@ -29,6 +29,7 @@ _SMALL_MODEL_TILES = 4
 """Number of tiles of createSmallIpuModelDevice. The real number is not public; the name promises
 few enough to be fast."""
 _ids = itertools.count()
+Taken = TypeVar("Taken")
 
 
 class DeviceWaitStrategy(IntEnum):
@@ -53,6 +54,23 @@ class DeviceWaitConfig:
     strategy: DeviceWaitStrategy | None = None
     timeout: float | timedelta = 0
     sleepTime: float | timedelta = 1
+
+    def retry(self, attempt: Callable[[], Taken]) -> Taken:
+        """Repeat an attempt until it returns something true, or the wait is over (our addition).
+
+        Args:
+            attempt: function that tries to take a device.
+
+        Returns:
+            What the last attempt returned.
+        """
+        deadline = time.monotonic() + self.seconds()
+        while not (taken := attempt()):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                break
+            time.sleep(min(remaining, self.sleep_seconds()))
+        return taken
 
     def seconds(self) -> float:
         """Return the maximum wait in seconds."""
@@ -255,17 +273,13 @@ class DeviceManager:
         Raises:
             ModelRuntimeError: if not enough IPUs become free in time.
         """
-        deadline = time.monotonic() + wait.seconds()
         attachment = next(_ids)
-        while not self._take(attachment, target.num_ipus):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise ModelRuntimeError(
-                    f"No IPU can be attached: {target.num_ipus} of {target.label} wanted, the "
-                    "simulated "
-                    f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
-                )
-            time.sleep(min(remaining, wait.sleep_seconds()))
+        if not wait.retry(lambda: self._take(attachment, target.num_ipus)):
+            raise ModelRuntimeError(
+                f"No IPU can be attached: {target.num_ipus} of {target.label} wanted, the "
+                "simulated "
+                f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
+            )
         device = Device(simipu.Device(target, id=attachment))
         weakref.finalize(device, self._attached.pop, attachment)
         return device

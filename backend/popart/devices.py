@@ -8,12 +8,12 @@ cannot be saved.
 from __future__ import annotations
 
 import random
-import time
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
+from model_runtime import DeviceWaitConfig
 from simipu import DEFAULT_CHIP, LoadError, Target, find_target
 
 from popart.enums import (
@@ -175,12 +175,8 @@ class DeviceInfo:
         Returns:
             Whether it succeeded.
         """
-        deadline = time.monotonic() + self._attach_seconds
-        while not self.attach():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_ATTACH_SECONDS)
-        return True
+        wait = DeviceWaitConfig(timeout=self._attach_seconds, sleepTime=_ATTACH_SECONDS)
+        return wait.retry(self.attach)
 
     def __enter__(self) -> DeviceInfo:
         return self

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import gc
 import os
-import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import popart
+from model_runtime import DeviceWaitConfig, DeviceWaitStrategy
 from popart import DeviceConnectionType, DeviceInfo, DeviceManager, DeviceType
 
-from poptorch._logging import TRACE, logger
+from popef._tools.logs import TRACE
+from poptorch._logging import logger
 from poptorch.enums import ConnectionType
 from poptorch.errors import Error
 
 if TYPE_CHECKING:
     from poptorch.options.model_options import Options
 
+Taken = TypeVar("Taken")
 WAIT_VARIABLE: Final = "POPTORCH_WAIT_FOR_IPU"
 _MODEL_VARIABLES: Final = ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL")
 _WAIT_SECONDS: Final = 15.0
@@ -127,23 +130,38 @@ def count_tiles(version: str) -> int:
 
 def _acquire(options: Options, num_ipus: int) -> DeviceInfo:
     """Return a device of the machine; waits for one if POPTORCH_WAIT_FOR_IPU is set."""
-    waits = read_flag(WAIT_VARIABLE)
-    while True:
+
+    def attempt() -> DeviceInfo | None:
         device = _try_acquire(options, num_ipus)
         if device is None:
             # Executors that nobody holds any more may wait for the garbage collector.
             gc.collect()
             device = _try_acquire(options, num_ipus)
-        if device is not None:
-            return device
-        if not waits:
-            raise Error(
-                f"Failed to acquire {num_ipus} IPU(s): other models hold them. Call their "
-                f"detachFromDevice() or destroy(), or set {WAIT_VARIABLE}=1 to wait",
-                type="poptorch_cpp_error",
-            )
-        logger.log(TRACE, "No IPU available, sleeping")
-        time.sleep(_WAIT_SECONDS)
+        return device
+
+    device = _wait_for(attempt)
+    if device is None:
+        raise Error(
+            f"Failed to acquire {num_ipus} IPU(s): other models hold them. Call their "
+            f"detachFromDevice() or destroy(), or set {WAIT_VARIABLE}=1 to wait",
+            type="poptorch_cpp_error",
+        )
+    return device
+
+
+def _wait_for(attempt: Callable[[], Taken]) -> Taken:
+    """Return what an attempt to take IPUs returns; repeat it if POPTORCH_WAIT_FOR_IPU is set."""
+    if not read_flag(WAIT_VARIABLE):
+        return attempt()
+
+    def report() -> Taken:
+        taken = attempt()
+        if not taken:
+            logger.log(TRACE, "No IPU available, sleeping")
+        return taken
+
+    wait = DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, sleepTime=_WAIT_SECONDS)
+    return wait.retry(report)
 
 
 def _try_acquire(options: Options, num_ipus: int) -> DeviceInfo | None:
@@ -172,15 +190,11 @@ def attach(device: DeviceInfo) -> None:
     Raises:
         Error: If another model holds its IPUs.
     """
-    waits = read_flag(WAIT_VARIABLE)
-    while not device.isAttached and not device.attach():
-        if not waits:
-            raise Error(
-                f"Failed to attach to device {device.id}: another model holds its IPUs. Call that "
-                "model's detachFromDevice()",
-                type="poptorch_cpp_error",
-            )
-        logger.log(TRACE, "No IPU available, sleeping")
-        time.sleep(_WAIT_SECONDS)
+    if not _wait_for(lambda: device.isAttached or device.attach()):
+        raise Error(
+            f"Failed to attach to device {device.id}: another model holds its IPUs. Call that "
+            "model's detachFromDevice()",
+            type="poptorch_cpp_error",
+        )
     if device.type is DeviceType.Ipu:
         logger.log(TRACE, "Attached to device %d", device.id)
