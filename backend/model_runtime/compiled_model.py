@@ -181,7 +181,9 @@ def _check_batch_axis(executable: SimulatedExecutable, axis: int) -> None:
 
 def _input_axes(executable: SimulatedExecutable) -> set[int]:
     """Return the axes of the rows in the inputs of the main programs."""
-    streams = [each for program in executable.programs if program.graph for each in program.streams]
+    streams = [
+        stream for program in executable.programs if program.graph for stream in program.streams
+    ]
     return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
 
 
@@ -198,7 +200,7 @@ def _read_frozen_input(
     if not anchor.isPerReplica() or metadata.replicationFactor() <= 1:
         return value
     _check_replicas(metadata, anchor)
-    if any(each.tobytes() != value[0].tobytes() for each in value[1:]):
+    if any(row.tobytes() != value[0].tobytes() for row in value[1:]):
         raise ModelRuntimeError(
             f"input {anchor.name()!r}: the file's data differ between replicas; each of them is "
             "simulated as the same model"
@@ -244,11 +246,11 @@ def _main_programs(metadata: popef.Metadata, executable: SimulatedExecutable) ->
 
 
 def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> None:
-    wanted = model_target(metadata)
-    if wanted.ipu_version != executable.target.ipu_version:
+    target = model_target(metadata)
+    if target.ipu_version != executable.target.ipu_version:
         raise ModelRuntimeError(
             f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, "
-            f"its metadata says {wanted.ipu_version}; they do not belong together"
+            f"its metadata says {target.ipu_version}; they do not belong together"
         )
 
 

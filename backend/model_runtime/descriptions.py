@@ -39,7 +39,9 @@ class DataDesc:
 def describe_tensors(inputs: Iterable[DataDesc], outputs: Iterable[DataDesc]) -> str:
     """Return names, types and shapes in one line, inputs first."""
     return " -> ".join(
-        ", ".join(f"{each.name} {each.numpy_data_type()} {list(each.shape)}" for each in side)
+        ", ".join(
+            f"{tensor.name} {tensor.numpy_data_type()} {list(tensor.shape)}" for tensor in side
+        )
         for side in (inputs, outputs)
     )
 
@@ -136,11 +138,11 @@ class FusedRequests:
                     f"{len(self.models) - 1}, found {number}"
                 )
             return number
-        asked = sorted({self._owners[name] for name in given})
-        if len(asked) != 1:
-            found = " and ".join(map(str, asked)) or "none"
+        numbers = sorted({self._owners[name] for name in given})
+        if len(numbers) != 1:
+            found = " and ".join(map(str, numbers)) or "none"
             raise ModelRuntimeError(
                 f"expected the inputs of one of the {len(self.models)} fused models, found those "
                 f"of model {found}; send the inputs of one model, or its number as {popef.INDEX!r}"
             )
-        return asked[0]
+        return numbers[0]

@@ -317,9 +317,9 @@ def _find_target(version: str | int) -> Target:
     try:
         return find_target(name)
     except LoadError:
-        known = ", ".join(f"{number} ({name})" for number, name in _TARGET_NAMES.items())
+        versions = ", ".join(f"{number} ({name})" for number, name in _TARGET_NAMES.items())
         raise ModelRuntimeError(
-            f"IPU version {version!r} is not known; simulated versions are {known}, and by name "
+            f"IPU version {version!r} is not known; simulated versions are {versions}, and by name "
             f"{known_chips()}"
         ) from None
 

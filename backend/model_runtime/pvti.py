@@ -54,19 +54,19 @@ def parse_options(text: str) -> Options:
     Other keys, such as libpvti's `channels` and `duration`, are logged and ignored. Raises
     ValueError for malformed text.
     """
-    found = json.loads(text)
-    if not isinstance(found, dict):
+    options = json.loads(text)
+    if not isinstance(options, dict):
         raise ValueError(f"expected a JSON object, found {text}")
-    enable = {"true": True, "false": False}.get(str(found.pop("enable", True)).lower())
-    paths = {key: found.pop(key, "") for key in ("directory", "file")}
+    enable = {"true": True, "false": False}.get(str(options.pop("enable", True)).lower())
+    paths = {key: options.pop(key, "") for key in ("directory", "file")}
     if enable is None or not all(isinstance(path, str) for path in paths.values()):
         raise ValueError(
             f"expected true or false for enable, strings for directory and file, found {text}"
         )
-    if found:
+    if options:
         _log.warning(
             "PVTI_OPTIONS: ignoring %s; known are enable, directory and file",
-            ", ".join(map(repr, found)),
+            ", ".join(map(repr, options)),
         )
     return Options(enable, **paths)
 

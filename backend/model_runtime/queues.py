@@ -177,9 +177,9 @@ class InputQueue:
             if not entry.num_read and entry.callback is not None:
                 started.append(entry.callback)
             rows = min(max_rows, len(entry.data) - entry.num_read)
-            whole = rows == len(entry.data)
+            takes_all = rows == len(entry.data)
             pieces.append(
-                entry.data if whole else entry.data[entry.num_read : entry.num_read + rows]
+                entry.data if takes_all else entry.data[entry.num_read : entry.num_read + rows]
             )
             entry.num_read += rows
             if entry.num_read == len(entry.data):

@@ -111,11 +111,11 @@ def take_next_run(
     Returns:
         The requests.
     """
-    taken = []
+    run = []
     while waiting and rows < max_rows:
-        taken.append(waiting.popleft())
-        rows += count_rows(taken[-1])
-    return taken
+        run.append(waiting.popleft())
+        rows += count_rows(run[-1])
+    return run
 
 
 def compute_joined(

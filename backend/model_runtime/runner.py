@@ -314,7 +314,7 @@ class ModelRunner:
         inputs = self._session.getUserInputAnchors()
         outputs = self._session.getUserOutputAnchors()
         axes = self._session.batch_axes
-        self._axes = {each.name(): axes[each.handle()] for each in (*inputs, *outputs)}
+        self._axes = {tensor.name(): axes[tensor.handle()] for tensor in (*inputs, *outputs)}
         self._session.bindToDevice(config.replica_to_device.get(0))
         self._session.runLoadPrograms()
         metadata = self._session.model().metadata

@@ -190,8 +190,8 @@ class Session(CompiledModel):
         """
         if device is None:
             target = self.executable.target
-            needed = target.with_ipus(max(self.popef_model.metadata.numIpus(), target.num_ipus))
-            device = self._config.device_manager.attach(needed, self._config.wait_config)
+            replicated = target.with_ipus(max(self.popef_model.metadata.numIpus(), target.num_ipus))
+            device = self._config.device_manager.attach(replicated, self._config.wait_config)
         self.unloadFromDevice()
         device.bind(self)
         self._device = device
@@ -357,8 +357,8 @@ class Session(CompiledModel):
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         find = inputs.__getitem__
         work: Work = []
-        for index, taken, names in self.plan:
-            work.append((index, list(map(find, taken)), names))
+        for index, sources, names in self.plan:
+            work.append((index, list(map(find, sources)), names))
         return self._run(work, rows, ready_ns, out=out)
 
     def check_rows(self, rows: int) -> None:
@@ -486,9 +486,10 @@ class Session(CompiledModel):
         selector = next(
             arrays[i] for i, name in enumerate(self.plan[0][1]) if name == program.selector
         )
-        asked = {program.find_branch(row) for row in selector.reshape(len(selector), -1)}
+        branches = {program.find_branch(row) for row in selector.reshape(len(selector), -1)}
         return max(
-            (self.branch_costs[number] for number in asked), key=lambda cost: cost.modelled_seconds
+            (self.branch_costs[number] for number in branches),
+            key=lambda cost: cost.modelled_seconds,
         )
 
     def _require_engine(self) -> Engine:
@@ -509,7 +510,7 @@ class Session(CompiledModel):
             if self._streams.reads(stream.handle):
                 continue
             if stream.tensor not in data:
-                missing = sorted(each.tensor for each in streams if each.tensor not in data)
+                missing = sorted(stream.tensor for stream in streams if stream.tensor not in data)
                 raise ModelRuntimeError(
                     f"model {self.executable.name!r}: {len(missing)} of its weights are in none of "
                     f"the PopEF files, for example {missing[0]!r}; add weights.popef (parameter "
@@ -533,6 +534,6 @@ def read_model(paths: Path | Sequence[Path]) -> popef.Model:
         try:
             reader.parseFile(path)
         except (FileNotFoundError, IsADirectoryError) as error:
-            told = f"{error.strerror}; expected a PopEF file, such as poprt --export_popef writes"
-            raise type(error)(error.errno, told, os.fspath(path)) from error
+            text = f"{error.strerror}; expected a PopEF file, such as poprt --export_popef writes"
+            raise type(error)(error.errno, text, os.fspath(path)) from error
     return popef.ModelBuilder(reader).createModel()

@@ -50,18 +50,18 @@ class AnchorReturnType:
             if isinstance(tileSet, ExchangeStrategy):
                 exchangeStrategy = tileSet
             tileSet, returnPeriod = returnPeriod, None
-        found = _IDS.get(anchorReturnTypeString.lower())
-        if found is None:
+        type_id = _IDS.get(anchorReturnTypeString.lower())
+        if type_id is None:
             raise popart_exception(
                 f"Invalid anchor return type ID supplied: {anchorReturnTypeString}"
             )
-        if found is not AnchorReturnTypeId.EveryN and returnPeriod is not None:
+        if type_id is not AnchorReturnTypeId.EveryN and returnPeriod is not None:
             raise popart_exception(_NO_PERIOD)
-        if found is AnchorReturnTypeId.EveryN and returnPeriod is None:
+        if type_id is AnchorReturnTypeId.EveryN and returnPeriod is None:
             raise popart_exception("Must specify return period with option 'EVERYN'")
         if returnPeriod is not None and returnPeriod <= 0:
             raise popart_exception("Anchor return period must be greater than zero")
-        self._id, self._period = found, returnPeriod
+        self._id, self._period = type_id, returnPeriod
         self._tile_set, self._exchange = tileSet, exchangeStrategy
 
     def id(self) -> AnchorReturnTypeId:
@@ -138,13 +138,13 @@ class DataFlow:
         Raises:
             popart_exception: If there is no batch, or a period does not divide their number.
         """
-        given = anchorIds if anchorTensors is None else anchorTensors
-        if given is not None and batchesPerStep <= 0:
+        anchors = anchorIds if anchorTensors is None else anchorTensors
+        if anchors is not None and batchesPerStep <= 0:
             raise popart_exception("'Batches per step' must be greater than zero")
-        if not isinstance(given, Mapping):
-            given = dict.fromkeys(given or (), anchorReturnType or AnchorReturnType("All"))
+        if not isinstance(anchors, Mapping):
+            anchors = dict.fromkeys(anchors or (), anchorReturnType or AnchorReturnType("All"))
         self._batches = int(batchesPerStep)
-        self._anchors = {name: given[name] for name in sorted(given)}
+        self._anchors = {name: anchors[name] for name in sorted(anchors)}
         for kind in self._anchors.values():
             self._check_period(kind)
 

@@ -68,7 +68,7 @@ def syncPatternFromString(text: str) -> SyncPattern:
 
 def syncPatternToString(pattern: SyncPattern) -> str:
     """Return the text that names a pattern, as "full"."""
-    return next(text for text, each in _SYNC_PATTERNS.items() if each is pattern)
+    return next(text for text, known_pattern in _SYNC_PATTERNS.items() if known_pattern is pattern)
 
 
 class DeviceInfo:
@@ -477,17 +477,17 @@ def _made(device: DeviceInfo) -> DeviceInfo:
 
 
 def _create(kind: DeviceType, options: Mapping[str, Any], version: str, tiles: int) -> DeviceInfo:
-    given = {str(name): str(value) for name, value in options.items()}
-    known = _OPTION_NAMES[kind]
-    for name in given:
-        if name not in known:
+    texts = {str(name): str(value) for name, value in options.items()}
+    valid_names = _OPTION_NAMES[kind]
+    for name in texts:
+        if name not in valid_names:
             raise popart_exception(
                 f"Invalid option `{name}' passed to DevicexManager::createHostDevice for device "
-                f"type {kind}. Valid options are {list(known)}"
+                f"type {kind}. Valid options are {list(valid_names)}"
             )
-    num_ipus, tiles = _read(given, "numIPUs", 1), _read(given, "tilesPerIPU", tiles)
+    num_ipus, tiles = _read(texts, "numIPUs", 1), _read(texts, "tilesPerIPU", tiles)
     try:
-        target = find_target(given.get("ipuVersion", version), num_ipus)
+        target = find_target(texts.get("ipuVersion", version), num_ipus)
     except LoadError as error:
         raise popart_exception(f"{kind}: {error}") from error
     never = kind is DeviceType.OfflineIpu
@@ -496,7 +496,7 @@ def _create(kind: DeviceType, options: Mapping[str, Any], version: str, tiles: i
         target,
         tiles=tiles or target.tiles_per_ipu,
         connection=DeviceConnectionType.Never if never else DeviceConnectionType.Always,
-        options=given,
+        options=texts,
     )
 
 

@@ -110,5 +110,5 @@ def format_operator(
     """
     identifier = f"{domain or 'ai.onnx'}.{op_type}:{version}"
     shown = f"{name} ({identifier})" if name else identifier
-    read, made = (", ".join(filter(None, ids)) for ids in (inputs, outputs))
-    return f"Op({shown}, inputs=[{read}], outputs=[{made}])"
+    read, written_ids = (", ".join(filter(None, ids)) for ids in (inputs, outputs))
+    return f"Op({shown}, inputs=[{read}], outputs=[{written_ids}])"

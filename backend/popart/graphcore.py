@@ -373,16 +373,16 @@ def make_attributes(
     Returns:
         The attributes by name.
     """
-    made: dict[str, AttributeValue] = dict(method.always)
+    attributes: dict[str, AttributeValue] = dict(method.always)
     for parameter in method.parameters:
         value = given[parameter.name]
         if value is None or _is_omitted(parameter, value):
             continue
         reader: Callable[[Any], Any] = _READERS.get(parameter.kind, _read_plain)
-        made[parameter.key] = reader(value)
+        attributes[parameter.key] = reader(value)
     if method.op_type in ("Call", "MultiConv"):
-        made["num_outputs" if method.op_type == "Call" else "numConvs"] = num_outputs
-    return made
+        attributes["num_outputs" if method.op_type == "Call" else "numConvs"] = num_outputs
+    return attributes
 
 
 def _is_omitted(parameter: Parameter, value: Any) -> bool:

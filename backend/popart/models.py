@@ -36,11 +36,11 @@ def read_model(model: Any) -> onnx.ModelProto:
     if not isinstance(model, (bytes, str, os.PathLike)):
         raise TypeError(f"expected bytes or a path, found {type(model).__name__}")
     try:
-        found = _read(model)
-        if found is not None:
-            onnxgraph.check_texts(found.graph)
-            onnxgraph.spell_domains(found)
-            return found
+        model_proto = _read(model)
+        if model_proto is not None:
+            onnxgraph.check_texts(model_proto.graph)
+            onnxgraph.spell_domains(model_proto)
+            return model_proto
     except DecodeError:
         pass
     except onnxgraph.GraphError as error:
@@ -107,10 +107,10 @@ def save_initializers_externally(
             f"Saving tensor data to file {filename}, but its parent directory does not exist"
         )
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    found = [_check(tensors, name) for name in names]
+    moved = [_check(tensors, name) for name in names]
     try:
         with path.open("wb") as file:
-            for tensor in found:
+            for tensor in moved:
                 data, offset = _read_bytes(tensor), file.tell()
                 file.write(data)
                 name, dtype, shape = tensor.name, tensor.data_type, list(tensor.dims)

@@ -100,7 +100,7 @@ def _is_supported(op_type: str) -> bool:
 
 
 def _find_definitions(internal: bool) -> dict[OperatorIdentifier, OpDefinition]:
-    found = {
+    definitions = {
         OperatorIdentifier(ONNX_DOMAIN, name, schema.since_version): _define(schema)
         for version in VERSIONS
         for name, schema in find_schemas(version).items()
@@ -109,11 +109,11 @@ def _find_definitions(internal: bool) -> dict[OperatorIdentifier, OpDefinition]:
     for method in graphcore.METHODS.values():
         attributes = {parameter.key: OperatorAttribute() for parameter in method.parameters}
         identifier = OperatorIdentifier(graphcore.DOMAIN, method.op_type, 1)
-        found[identifier] = OpDefinition(attributes=attributes)
+        definitions[identifier] = OpDefinition(attributes=attributes)
     if internal:
         for op_type in CHIP_OPERATORS:
-            found.setdefault(OperatorIdentifier(graphcore.DOMAIN, op_type, 1), OpDefinition())
-    return found
+            definitions.setdefault(OperatorIdentifier(graphcore.DOMAIN, op_type, 1), OpDefinition())
+    return definitions
 
 
 def _define(schema: OpSchema) -> OpDefinition:
@@ -125,7 +125,7 @@ def _define(schema: OpSchema) -> OpDefinition:
 
 
 def _list_types(value: OpSchema.FormalParameter) -> list[DataType]:
-    names = [each for each in value.types if each.startswith(_TENSOR_PREFIX)]
+    names = [type_name for type_name in value.types if type_name.startswith(_TENSOR_PREFIX)]
     numbers = [_find_number(name[len(_TENSOR_PREFIX) : -1]) for name in names]
     return sorted(map(from_onnx_type, numbers), key=int)
 

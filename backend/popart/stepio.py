@@ -80,12 +80,12 @@ class PyStepIOCallback(IStepIO):
         Raises:
             popart_exception: For an array that is not C-contiguous, or None.
         """
-        given = self._input(name, True)
-        if given is None:
-            given = self._input(name, False)
-        if given is None:
+        read = self._input(name, True)
+        if read is None:
+            read = self._input(name, False)
+        if read is None:
             raise popart_exception(f"The input callback returned no array for tensor {name}")
-        array: Array = check_contiguous("input", name, given).copy()
+        array: Array = check_contiguous("input", name, read).copy()
         self._input_complete(name)
         return array
 

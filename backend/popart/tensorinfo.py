@@ -78,10 +78,10 @@ def to_onnx_type(data_type: DataType) -> int:
 
 def from_numpy_type(dtype: npt.DTypeLike) -> DataType:
     """Return the type of the elements of a NumPy array."""
-    found = _FROM_NUMPY.get(np.dtype(dtype))
-    if found is None:
+    name = _FROM_NUMPY.get(np.dtype(dtype))
+    if name is None:
         raise popart_exception(f"No numpy type {np.dtype(dtype)} registered in map to DataType")
-    return found
+    return name
 
 
 def to_numpy_type(data_type: DataType) -> np.dtype[Any]:
@@ -203,9 +203,9 @@ def _type_of(kind: Any) -> DataType:
         case DataType():
             return kind
         case np.dtype() | type():
-            found = _FROM_NUMPY.get(np.dtype(kind))
-            if found in _NUMPY_NAMES:
-                return found
+            name = _FROM_NUMPY.get(np.dtype(kind))
+            if name in _NUMPY_NAMES:
+                return name
     raise TypeError(
         f"Can not create TensorInfo with type {kind!r}: expected a name such as 'FLOAT', a "
         "popart.DataType or a numpy dtype"

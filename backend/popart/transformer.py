@@ -142,11 +142,13 @@ class GraphTransformer:
             popart_exception: If one is none.
         """
         graph = self._model.graph
-        known = {tensor.name: tensor for tensor in graph.initializer}
+        initializers = {tensor.name: tensor for tensor in graph.initializer}
         for name in ids:
-            if name not in known:
+            if name not in initializers:
                 raise popart_exception(f"TensorId {name} not in the model initalizers")
-        nodes = [helper.make_node("Constant", [], [name], name, value=known[name]) for name in ids]
+        nodes = [
+            helper.make_node("Constant", [], [name], name, value=initializers[name]) for name in ids
+        ]
         nodes += graph.node
         onnxgraph.replace_nodes(graph, nodes)
         gone = set(ids)

@@ -332,9 +332,9 @@ class VariableSettings:
         if groups == 1:
             return list(shape)
         if not shape or shape[0] != groups:
-            found = shape[0] if shape else "none"
+            outer = shape[0] if shape else "none"
             raise popart_internal_exception(
-                f"Return mismatch with possibly appended outer dimension ({found}) of Tensor: "
+                f"Return mismatch with possibly appended outer dimension ({outer}) of Tensor: "
                 f'"{name}". should match numGroups: {groups}'
             )
         return list(shape[1:])

@@ -44,11 +44,11 @@ def _check_convolution(
 ) -> None:
     weights = find_shape(inputs[1])
     kernel = weights[2:] if weights else []
-    given = attributes.get("kernel_shape")
-    if weights and given is not None and list(given) != kernel:
+    kernel_shape = attributes.get("kernel_shape")
+    if weights and kernel_shape is not None and list(kernel_shape) != kernel:
         raise popart_exception(
-            f"kernel_shape, {format_shape(given)}, does not match inferred shape from weight "
-            f"input '{inputs[1]}', {format_shape(kernel)}"
+            f"kernel_shape, {format_shape(kernel_shape)}, does not match inferred shape from "
+            f"weight input '{inputs[1]}', {format_shape(kernel)}"
         )
     shape = find_shape(inputs[0])
     if shape:

@@ -73,9 +73,9 @@ def type_number(kind: str, tensor: DataDesc) -> int:
 
 def _check_weights(session: Session) -> None:
     model = session.model()
-    held = {tensor.info.name() for tensor in model.tensors}
+    names = {tensor.info.name() for tensor in model.tensors}
     programs = [session.executable.program(index) for index in model.metadata.programFlow().load()]
-    missing = sorted({stream.tensor for program in programs for stream in program.streams} - held)
+    missing = sorted({stream.tensor for program in programs for stream in program.streams} - names)
     if missing:
         raise ExportError(
             f"the model loads {len(missing)} weights that are in none of the given files, for "

@@ -174,18 +174,18 @@ def _name_results(results: Sequence[Any], names: list[str] | None) -> Any:
 def _read_names(names: str | list[str] | None) -> list[str] | None:
     if not names:
         return None
-    given = [names] if isinstance(names, str) else names
-    if not isinstance(given, list):
+    listed = [names] if isinstance(names, str) else names
+    if not isinstance(listed, list):
         raise TypeError(f"output_names: expected a str or a list, found {type(names).__name__}")
-    for name in given:
+    for name in listed:
         if not isinstance(name, str):
             raise TypeError(f"output_names: expected names, found {type(name).__name__}")
-    twice = [name for name in given if given.count(name) > 1]
+    twice = [name for name in listed if listed.count(name) > 1]
     if twice:
         raise ExportError(
             f"output_names: expected different names, found {twice[0]!r} {len(twice)} times"
         )
-    return given
+    return listed
 
 
 def _predict_signature(
@@ -327,7 +327,7 @@ def _gather(files: Sequence[PathLike], asset: Path) -> None:
     if len(files) == 1:
         asset.symlink_to(Path(files[0]).resolve())
         return
-    with asset.open("wb") as whole:
+    with asset.open("wb") as joined:
         for file in files:
             with open(file, "rb") as part:
-                shutil.copyfileobj(part, whole)
+                shutil.copyfileobj(part, joined)

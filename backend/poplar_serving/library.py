@@ -49,9 +49,9 @@ def find_library() -> Path:
     The path is POPLAR_SERVING_LIBRARY, or a place in this Python's environment for these sources
     and this TensorFlow.
     """
-    given = os.environ.get(LIBRARY_VARIABLE)
-    if given:
-        return Path(given)
+    path = os.environ.get(LIBRARY_VARIABLE)
+    if path:
+        return Path(path)
     return Path(sys.prefix) / "lib" / "poplar_serving" / f"application_runtime-{_digest()}.so"
 
 
@@ -82,12 +82,12 @@ def build(
         place.parent.mkdir(parents=True, exist_ok=True)
         # Rename the complete file: a server may have the old one mapped.
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-            made = Path(folder) / place.name
+            library = Path(folder) / place.name
             sources = [str(SOURCES / unit) for unit in UNITS]
             linked = tensorflow.sysconfig.get_link_flags()
             options = [*FLAGS, *flags, *extra, interpreter, "-shared"]
-            run([*find_cxx(), *options, *sources, *linked, "-o", str(made)])
-            made.replace(place)
+            run([*find_cxx(), *options, *sources, *linked, "-o", str(library)])
+            library.replace(place)
     except CompilerError as error:
         raise BuildError(f"the operators cannot be compiled: {error}") from error
     except LibraryError as error:

@@ -113,10 +113,10 @@ class Arguments:
                 f"Number of positional arguments mismatch: expected {expected} arguments but got "
                 f"{found}. {_HINT}"
             )
-        given = dict(other._iter_values())
-        _check_keys(dict(self._iter_values()), given)
+        other_values = dict(other._iter_values())
+        _check_keys(dict(self._iter_values()), other_values)
         for name, value in self._iter_values():
-            yield from _iter_matching(value, given[name], name)
+            yield from _iter_matching(value, other_values[name], name)
 
     def replace(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments for a call with other tensors.
@@ -159,17 +159,17 @@ def bind(
     """
     parameters = _read_parameters(forward)
     kinds = {parameter.kind: parameter.name for parameter in parameters}
-    named = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
-    variadic = tuple(args[len(named) :])
+    positionals = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+    variadic = tuple(args[len(positionals) :])
     if variadic and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise AssertionError(
-            f"Too many arguments provided: expected at most {len(named)} positional arguments but "
-            f"got {len(args)}"
+            f"Too many arguments provided: expected at most {len(positionals)} positional "
+            f"arguments but got {len(args)}"
         )
     rest = dict(keywords)
     positional = {
-        each.name: _take(each, args[index] if index < len(args) else _ABSENT, rest)
-        for index, each in enumerate(named)
+        target.name: _take(target, args[index] if index < len(args) else _ABSENT, rest)
+        for index, target in enumerate(positionals)
     }
     by_keyword = {
         parameter.name: _take(parameter, _ABSENT, rest)
@@ -194,10 +194,10 @@ def _read_parameters(forward: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function; builtins without a signature take any."""
     if not isinstance(forward, MethodType) or not isinstance(forward.__func__, FunctionType):
         return _inspect_parameters(forward)
-    known = _known_parameters.get(forward.__func__)
-    if known is None:
-        known = _known_parameters[forward.__func__] = _inspect_parameters(forward)
-    return known
+    parameters = _known_parameters.get(forward.__func__)
+    if parameters is None:
+        parameters = _known_parameters[forward.__func__] = _inspect_parameters(forward)
+    return parameters
 
 
 def _inspect_parameters(forward: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -254,15 +254,15 @@ def rebuild(value: Any, tensors: Iterator[Any]) -> Any:
         children = [rebuild(child, tensors) for child in value]
         return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
     if isinstance(value, dict):
-        made = copy.copy(value)
+        copied = copy.copy(value)
         for key, child in value.items():
-            made[key] = rebuild(child, tensors)
-        return made
+            copied[key] = rebuild(child, tensors)
+        return copied
     if _is_dataclass(value):
-        made = copy.copy(value)
+        copied = copy.copy(value)
         for key, child in _iter_children(value):
-            object.__setattr__(made, key, rebuild(child, tensors))
-        return made
+            object.__setattr__(copied, key, rebuild(child, tensors))
+        return copied
     return value
 
 
@@ -349,4 +349,4 @@ def _find_parser(value: Any) -> ICustomArgParser | None:
     """Return the parser of a value's type or of the nearest base that has one."""
     if not _parsers:
         return None
-    return next((_parsers[each] for each in type(value).__mro__ if each in _parsers), None)
+    return next((_parsers[kind] for kind in type(value).__mro__ if kind in _parsers), None)

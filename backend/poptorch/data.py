@@ -188,9 +188,9 @@ class AsynchronousDataAccessor:
 
 def _terminate(accessor: weakref.ref[AsynchronousDataAccessor]) -> None:
     """Stop an accessor that is still there when the interpreter exits."""
-    found = accessor()
-    if found is not None:
-        found.terminate()
+    accessor_object = accessor()
+    if accessor_object is not None:
+        accessor_object.terminate()
 
 
 def _rebatch(batches: Iterator[Any], size: int, drop_last: bool) -> Iterator[Any]:

@@ -57,7 +57,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
         ValueError: If one is no tensor.
     """
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
-        return type(tensors[0])(recomputationCheckpoint(each) for each in tensors[0])
+        return type(tensors[0])(recomputationCheckpoint(item) for item in tensors[0])
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise ValueError("All inputs must be tensors")
     return tensors[0] if len(tensors) == 1 else tensors
@@ -76,7 +76,7 @@ def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any
     _require_tensor(tensor, "You may only set available memory for torch.tensor values.")
     if not isRunningOnIpu():
         return tensor
-    (made,) = torch.onnx.ops.symbolic_multi_out(
+    (result,) = torch.onnx.ops.symbolic_multi_out(
         f"{HINTS}::set_available_memory",
         [tensor],
         {"availableMemoryProportion": float(available_memory_proportion)},
@@ -84,7 +84,7 @@ def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any
         shapes=[list(tensor.shape)],
         version=1,
     )
-    return made
+    return result
 
 
 def identity_loss(x: Any, reduction: str) -> Any:
@@ -187,7 +187,7 @@ def dynamic_update(input: Any, src: Any, dim: int, start: Any, size: int) -> Any
     _check_window_types("dynamic_update", start, dim=dim, size=size)
     _require_tensor(src, "Src argument to dynamic_update must be a torch.tensor.")
     if input.dtype != src.dtype:
-        types = [_narrow(each.dtype) for each in (input, src)]
+        types = [_narrow(tensor.dtype) for tensor in (input, src)]
         raise Error(f"input and src tensor must have same dtype. ({types[0]} vs {types[1]})")
     if input.dim() != src.dim():
         raise Error(
@@ -447,8 +447,8 @@ def nearest(x: Any, y: Any, batch_x: Any = None, batch_y: Any = None) -> Any:
     _require_tensor(x, "`nearest` must take a torch.tensor `x` input.")
     _require_tensor(y, "`nearest` must take a torch.tensor `y` input.")
     batches = [
-        None if each is None or (isinstance(each, list) and not each) else each
-        for each in (batch_x, batch_y)
+        None if numbers is None or (isinstance(numbers, list) and not numbers) else numbers
+        for numbers in (batch_x, batch_y)
     ]
     kinds = (torch.Tensor, list, type(None))
     if not all(isinstance(batch, kinds) for batch in batches):
@@ -459,11 +459,11 @@ def nearest(x: Any, y: Any, batch_x: Any = None, batch_y: Any = None) -> Any:
     batch_x, batch_y = batches
     if (batch_x is None) != (batch_y is None):
         raise Error("nearest: batch_x and batch_y must be given together")
-    x, y = (each.reshape(-1, 1) if each.dim() == 1 else each for each in (x, y))
+    x, y = (numbers.reshape(-1, 1) if numbers.dim() == 1 else numbers for numbers in (x, y))
     difference = x.unsqueeze(1) - y.unsqueeze(0)
     distances = (difference * difference).sum(-1)
     if batch_x is not None:
-        left, right = (torch.as_tensor(each) for each in (batch_x, batch_y))
+        left, right = (torch.as_tensor(numbers) for numbers in (batch_x, batch_y))
         is_same = left.reshape(-1, 1) == right.reshape(1, -1)
         distances = torch.where(is_same, distances, torch.full_like(distances, 3e38))
     return torch.argmin(distances, dim=-1)

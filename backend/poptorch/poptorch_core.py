@@ -99,5 +99,5 @@ def ipuHardwareVersion(num_ipus: int = 1) -> int:
     Returns:
         The version; 0 if there is no such device.
     """
-    found = popart.DeviceManager().enumerateDevices(numIpus=num_ipus)
-    return int(found[0].ipuVersion.removeprefix("ipu")) if found else 0
+    devices = popart.DeviceManager().enumerateDevices(numIpus=num_ipus)
+    return int(devices[0].ipuVersion.removeprefix("ipu")) if devices else 0

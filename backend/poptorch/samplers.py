@@ -113,7 +113,7 @@ def concatenate(batches: Sequence[Any]) -> Any:
         return batches[0]
     tensors = [[tensor for _, tensor in arguments.iter_tensors(batch)] for batch in batches]
     return arguments.rebuild(
-        batches[0], iter([torch.cat(each) for each in zip(*tensors, strict=True)])
+        batches[0], iter([torch.cat(parts) for parts in zip(*tensors, strict=True)])
     )
 
 

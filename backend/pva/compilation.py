@@ -282,26 +282,29 @@ class CompilationReport(Facade):
     @property
     def tiles(self) -> Listing[Tile]:
         """The tiles of all IPUs of a replica."""
-        document, each = self._document, self._document.tiles_per_ipu
+        document, num_tiles = self._document, self._document.tiles_per_ipu
         return Listing(
-            document.num_ipus * each, lambda tile: Tile(document, tile // each, tile % each)
+            document.num_ipus * num_tiles,
+            lambda tile: Tile(document, tile // num_tiles, tile % num_tiles),
         )
 
     @property
     def alwaysLiveVariables(self) -> list[Variable]:
         """Weights and other permanent tensors, then code by Poplar's names."""
         columns = self._document.variables
-        found = [
+        variables = [
             Variable(name, int(size))
-            for name, size, kept in zip(columns.name, columns.bytes, columns.permanent, strict=True)
-            if kept
+            for name, size, is_permanent in zip(
+                columns.name, columns.bytes, columns.permanent, strict=True
+            )
+            if is_permanent
         ]
         code = Counter[str]()
         for memory in self._document.memory:
             for name, runs in memory.categories.items():
                 if name in _CODE:
                     code[_CODE[name]] += runs.total
-        return found + [Variable(name, size) for name, size in code.items()]
+        return variables + [Variable(name, size) for name, size in code.items()]
 
     @cached_property
     def livenessProgramSteps(self) -> Listing[LivenessStep]:
@@ -325,5 +328,5 @@ def find_alive(document: Document, step: int, ipu: int | None) -> list[int]:
     alive = (columns.first <= step) & (columns.last >= step) & ~columns.permanent
     if ipu is not None:
         alive &= columns.ipu == ipu
-    found: list[int] = np.flatnonzero(alive).tolist()
-    return found
+    indices: list[int] = np.flatnonzero(alive).tolist()
+    return indices

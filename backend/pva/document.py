@@ -170,13 +170,13 @@ def read_document(path: str | os.PathLike[str]) -> Document:
             f"that SDK or with PopVision Graph Analyser; this pva reads what {_COMMAND} writes"
         )
     try:
-        found = json.loads(data, parse_constant=_refuse_constant)
+        content = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Error(
             f"{file}: expected the JSON that {_COMMAND} writes, found other content: "
             f"{error or type(error).__name__}"
         ) from error
-    return parse_document(found, str(file))
+    return parse_document(content, str(file))
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -230,10 +230,10 @@ def parse_document(found: Any, title: str) -> Document:
 
 
 def _parse_version(top: _Table) -> int:
-    found = top.number("ipu_version", 0, MAX_NUMBER)
-    if found not in IPU_VERSIONS:
-        top.refuse("ipu_version", f"one of {', '.join(map(str, IPU_VERSIONS))}", found)
-    return found
+    version = top.number("ipu_version", 0, MAX_NUMBER)
+    if version not in IPU_VERSIONS:
+        top.refuse("ipu_version", f"one of {', '.join(map(str, IPU_VERSIONS))}", version)
+    return version
 
 
 class _Table:
@@ -254,41 +254,41 @@ class _Table:
         return self.values[key]
 
     def text(self, key: str) -> str:
-        found = self.get(key)
-        return found if isinstance(found, str) else self.refuse(key, "a text", found)
+        value = self.get(key)
+        return value if isinstance(value, str) else self.refuse(key, "a text", value)
 
     def number(self, key: str, low: int, high: int) -> int:
-        found = self.get(key)
-        if type(found) is not int or not low <= found <= high:
-            self.refuse(key, f"a whole number from {low} to {high}", found)
-        return found
+        value = self.get(key)
+        if type(value) is not int or not low <= value <= high:
+            self.refuse(key, f"a whole number from {low} to {high}", value)
+        return value
 
     def items(self, key: str) -> list[Any]:
-        found = self.get(key)
-        return found if isinstance(found, list) else self.refuse(key, "a list", found)
+        value = self.get(key)
+        return value if isinstance(value, list) else self.refuse(key, "a list", value)
 
     def table(self, key: str) -> _Table:
         return _Table(self.get(key), f"{self.place}: {key}")
 
     def tables(self, key: str, length: int | None = None) -> list[_Table]:
-        found = self.items(key)
-        if length is not None and len(found) != length:
-            self.refuse(key, f"{length} entries, one of each IPU", f"{len(found)}")
-        return [_Table(each, f"{self.place}: {key}[{i}]") for i, each in enumerate(found)]
+        items = self.items(key)
+        if length is not None and len(items) != length:
+            self.refuse(key, f"{length} entries, one of each IPU", f"{len(items)}")
+        return [_Table(item, f"{self.place}: {key}[{i}]") for i, item in enumerate(items)]
 
     def texts(self, key: str, length: int | None = None) -> tuple[str, ...]:
-        found = self._column(key, length)
-        for each in found:
-            if not isinstance(each, str):
-                self.refuse(key, "a list of texts", each)
-        return tuple(found)
+        values = self._column(key, length)
+        for value in values:
+            if not isinstance(value, str):
+                self.refuse(key, "a list of texts", value)
+        return tuple(values)
 
     def numbers(self, key: str, length: int, low: int, high: int) -> tuple[int, ...]:
-        found = self._column(key, length)
-        for each in found:
-            if type(each) is not int or not low <= each <= high:
-                self.refuse(key, f"whole numbers from {low} to {high}", each)
-        return tuple(found)
+        values = self._column(key, length)
+        for value in values:
+            if type(value) is not int or not low <= value <= high:
+                self.refuse(key, f"whole numbers from {low} to {high}", value)
+        return tuple(values)
 
     def choices(self, key: str, length: int, of: Sequence[str], low: int = 0) -> tuple[str, ...]:
         """Return the names that a column of indices refers to; "" for -1, if `low` allows it."""
@@ -298,10 +298,10 @@ class _Table:
         )
 
     def _column(self, key: str, length: int | None) -> list[Any]:
-        found = self.items(key)
-        if length is not None and len(found) != length:
-            self.refuse(key, f"{length} entries, as in the other columns", f"{len(found)}")
-        return found
+        items = self.items(key)
+        if length is not None and len(items) != length:
+            self.refuse(key, f"{length} entries, as in the other columns", f"{len(items)}")
+        return items
 
 
 def _refuse(place: str, expected: str, found: Any) -> NoReturn:
@@ -322,7 +322,7 @@ def _parse_runs(table: _Table, key: str, tiles: int) -> Runs:
 
 
 def _is_pair(found: Any) -> bool:
-    if not isinstance(found, list) or [type(each) for each in found] != [int, int]:
+    if not isinstance(found, list) or [type(item) for item in found] != [int, int]:
         return False
     count, value = found
     return count in range(1, MAX_TILES_PER_IPU + 1) and value in range(MAX_NUMBER + 1)
@@ -330,7 +330,8 @@ def _is_pair(found: Any) -> bool:
 
 def _parse_memory(table: _Table, tiles: int) -> Memory:
     categories = {
-        each.text("name"): _parse_runs(each, "tiles", tiles) for each in table.tables("categories")
+        category.text("name"): _parse_runs(category, "tiles", tiles)
+        for category in table.tables("categories")
     }
     return Memory(_parse_runs(table, "tiles", tiles), categories)
 
@@ -386,8 +387,8 @@ def _parse_part(table: _Table, low: int, high: int, depth: int) -> Part:
         last = table.number("last", first, high)
     children: list[Part] = []
     after = first
-    for each in table.tables("children"):
-        child = _parse_part(each, after, last, depth + 1)
+    for entry in table.tables("children"):
+        child = _parse_part(entry, after, last, depth + 1)
         after = max(after, child.last + 1)
         children.append(child)
     num_bytes = table.number("bytes", 0, MAX_NUMBER) if "bytes" in table.values else 0

@@ -181,11 +181,11 @@ class Program(Facade):
             The cycles: every tile at work is charged those of the busiest.
         """
         tiles = self._document.tiles_per_ipu
-        found = [0] * (self._document.num_ipus * tiles)
+        cycles = [0] * (self._document.num_ipus * tiles)
         for ipu in range(self._document.num_ipus):
             for tile in self.find_tiles(ipu):
-                found[ipu * tiles + tile] = self.cycles
-        return found
+                cycles[ipu * tiles + tile] = self.cycles
+        return cycles
 
     def accept(self, visitor: ProgramVisitor) -> None:
         """Call the visitor's method for this type of program.
@@ -237,19 +237,19 @@ class _Tree:
         """Add the program of a part, and those inside it; return it."""
         loops = ProgramType.Repeat if part.kind in _LOOPS else ProgramType.Sequence
         kind = ProgramType.If if part.kind == "If" else loops
-        made = self._add(Program, kind, part.name)
+        program = self._add(Program, kind, part.name)
         after = part.first
         for child in part.children:
-            made.children += self._add_nodes(after, child.first)
+            program.children += self._add_nodes(after, child.first)
             if child.kind == _STREAM_COPY:
-                made.children += self._add_transfer(child)
+                program.children += self._add_transfer(child)
             elif child.kind == _EXECUTE:
-                made.children += self._add_nodes(child.first, child.last + 1)
+                program.children += self._add_nodes(child.first, child.last + 1)
             else:
-                made.children.append(self.add_part(child))
+                program.children.append(self.add_part(child))
             after = child.last + 1
-        made.children += self._add_nodes(after, part.last + 1)
-        return made
+        program.children += self._add_nodes(after, part.last + 1)
+        return program
 
     def _add(
         self,
@@ -260,9 +260,9 @@ class _Tree:
         cycles: int = 0,
         num_bytes: int = 0,
     ) -> Program:
-        made = of(self._document, len(self.programs), type, name, step, cycles, num_bytes)
-        self.programs.append(made)
-        return made
+        program = of(self._document, len(self.programs), type, name, step, cycles, num_bytes)
+        self.programs.append(program)
+        return program
 
     def _add_transfer(self, part: Part) -> Iterator[Program]:
         # The transfers share the host's cycles by their bytes, to the last cycle.

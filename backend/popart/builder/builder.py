@@ -130,21 +130,25 @@ class Builder(Placement):
     def __getattr__(self, name: str) -> Any:
         """Return the operators of an opset of ONNX; the first use fixes the opset."""
         version = self.__dict__.get("_version")
-        wanted = _read_version(name, version or DEFAULT_VERSION)
-        if wanted is None:
+        requested = _read_version(name, version or DEFAULT_VERSION)
+        if requested is None:
             raise AttributeError(f"popart.Builder has no attribute {name!r}")
-        if version is not None and wanted != version:
+        if version is not None and requested != version:
             raise RuntimeError(
                 f"Invalid opset '{name}' selected. Opset for domain ai.onnx already defined as "
                 f"{version}"
             )
         if self._opset is None:
-            self._version = wanted
-            self._opset = find_class(wanted)(self._graph, wanted)
+            self._version = requested
+            self._opset = find_class(requested)(self._graph, requested)
         return self._opset
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), "aiOnnx", *(f"{_VERSION_PREFIX}{each}" for each in VERSIONS)]
+        return [
+            *super().__dir__(),
+            "aiOnnx",
+            *(f"{_VERSION_PREFIX}{number}" for number in VERSIONS),
+        ]
 
     @property
     def aiGraphcore(self) -> AiGraphcoreOpset1:
@@ -216,18 +220,21 @@ class Builder(Placement):
         Raises:
             TypeError: If the arguments have another form.
         """
-        _, given = bind_any("addInputTensor", _INPUTS, args, kwargs)
-        info = given.get("tensorInfo")
+        _, arguments = bind_any("addInputTensor", _INPUTS, args, kwargs)
+        info = arguments.get("tensorInfo")
         if info is None:
             # As in the real module, settings beside a type and a shape have no effect.
-            info, given["settings"] = TensorInfo(given["dataType"], given["shape"]), None
-        settings = given.get("settings") or InputSettings()
-        return self._graph.add_input(info, settings, given["debugContext"])
+            info, arguments["settings"] = (
+                TensorInfo(arguments["dataType"], arguments["shape"]),
+                None,
+            )
+        settings = arguments.get("settings") or InputSettings()
+        return self._graph.add_input(info, settings, arguments["debugContext"])
 
     def addUntypedInputTensor(self, debugContext: str | DebugContext = "") -> str:
         """Add an input of a subgraph whose type each call gives, and return its id."""
-        given = bind("addUntypedInputTensor", [_DEBUG], (debugContext,), {})
-        return self._graph.add_untyped_input(given["debugContext"])
+        arguments = bind("addUntypedInputTensor", [_DEBUG], (debugContext,), {})
+        return self._graph.add_untyped_input(arguments["debugContext"])
 
     def addInputTensorFromParentGraph(self, tensorId: str) -> None:
         """Add an input of a subgraph that has the name of a parent's tensor."""
@@ -247,14 +254,16 @@ class Builder(Placement):
             TypeError: If the arguments have another form.
             popart_exception: If no model can hold such an array.
         """
-        _, given = bind_any("addInitializedInputTensor", _INITIALIZED, args, kwargs)
-        settings = given.get("variableSettings") or VariableSettings()
-        return self._graph.add_initialized_input(given["initVal"], settings, given["debugContext"])
+        _, arguments = bind_any("addInitializedInputTensor", _INITIALIZED, args, kwargs)
+        settings = arguments.get("variableSettings") or VariableSettings()
+        return self._graph.add_initialized_input(
+            arguments["initVal"], settings, arguments["debugContext"]
+        )
 
     def addOutputTensor(self, outputName: str) -> None:
         """Make a tensor the next output."""
-        given = bind("addOutputTensor", [Parameter("outputName", "id")], (outputName,), {})
-        self._graph.add_output(given["outputName"])
+        arguments = bind("addOutputTensor", [Parameter("outputName", "id")], (outputName,), {})
+        self._graph.add_output(arguments["outputName"])
 
     def getInputTensorIds(self) -> list[str]:
         """Return the ids of the inputs, weights too."""
@@ -342,18 +351,19 @@ class Builder(Placement):
             TypeError: If the arguments have another form.
             popart_exception: If an attribute has another type.
         """
-        given = bind("customOp", _CUSTOM, args, kwargs)
+        arguments = bind("customOp", _CUSTOM, args, kwargs)
         attributes = {
-            str(key): _read_custom(str(key), value) for key, value in given["attributes"].items()
+            str(key): _read_custom(str(key), value)
+            for key, value in arguments["attributes"].items()
         }
         return self._graph.add_operator(
-            given["domain"],
+            arguments["domain"],
             1,
-            given["opName"],
-            given["inputs"],
-            given["numOutputs"],
+            arguments["opName"],
+            arguments["inputs"],
+            arguments["numOutputs"],
             attributes,
-            given["name"],
+            arguments["name"],
         )
 
     def checkpointOutput(self, nodeOutputNames: Sequence[str]) -> list[str]:
@@ -375,7 +385,7 @@ class Builder(Placement):
         if self._graph.is_valid(name):
             return
         ids = (self.getInputTensorIds(), self.getOutputTensorIds(), self.getValueTensorIds())
-        inputs, outputs, values = (" ".join(each) for each in ids)
+        inputs, outputs, values = (" ".join(texts) for texts in ids)
         raise popart_exception(
             f"{name} is not an known tensor. Must be one of (inputs:{inputs}) "
             f"(outputs:{outputs}) (values:{values}). Please check the info log level to confirm "
@@ -388,16 +398,16 @@ def _read_version(name: str, chosen: int) -> int | None:
     if name == "aiOnnx":
         return chosen
     number = name.removeprefix(_VERSION_PREFIX)
-    found = name != number and number.isdecimal() and int(number) in VERSIONS
-    return int(number) if found else None
+    is_version = name != number and number.isdecimal() and int(number) in VERSIONS
+    return int(number) if is_version else None
 
 
 def _read_custom(name: str, value: Any) -> Any:
     """Return the value of a custom operator's attribute."""
     if isinstance(value, list):
         for number in (int, float):
-            if all(isinstance(each, number) for each in value):
-                return [number(each) for each in value]
+            if all(isinstance(item, number) for item in value):
+                return [number(item) for item in value]
         raise popart_exception(
             f"Invalid or mismatched python list type provided in custom op attribute '{name}'"
         )

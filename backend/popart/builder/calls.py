@@ -64,10 +64,10 @@ def bind_any(
     shown = "\n".join(
         f"    {number}. {describe(parameters)}" for number, parameters in enumerate(signatures, 1)
     )
-    given = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
+    shown_arguments = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
     raise TypeError(
         f"{name}(): incompatible function arguments. The following argument types are supported:\n"
-        f"{shown}\n\nInvoked with: {', '.join(given)}"
+        f"{shown}\n\nInvoked with: {', '.join(shown_arguments)}"
     )
 
 
@@ -91,13 +91,13 @@ def annotate(parameter: Parameter) -> str:
 def _bind(
     parameters: Sequence[Parameter], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    given = dict(zip((parameter.name for parameter in parameters), args, strict=False))
-    if len(args) > len(parameters) or given.keys() & kwargs.keys():
+    arguments = dict(zip((parameter.name for parameter in parameters), args, strict=False))
+    if len(args) > len(parameters) or arguments.keys() & kwargs.keys():
         raise _WrongKindError
-    given.update(kwargs)
-    if given.keys() - {parameter.name for parameter in parameters}:
+    arguments.update(kwargs)
+    if arguments.keys() - {parameter.name for parameter in parameters}:
         raise _WrongKindError
-    return {parameter.name: _convert(parameter, given) for parameter in parameters}
+    return {parameter.name: _convert(parameter, arguments) for parameter in parameters}
 
 
 def _convert(parameter: Parameter, given: Mapping[str, Any]) -> Any:
@@ -120,10 +120,10 @@ def _convert(parameter: Parameter, given: Mapping[str, Any]) -> Any:
 def _find_converter(kind: str) -> Convert:
     if kind in _KINDS:
         return _KINDS[kind][1]
-    wanted = getattr(enums, kind, None) or getattr(variables, kind)
+    kind_class = getattr(enums, kind, None) or getattr(variables, kind)
 
     def check(value: Any) -> Any:
-        if not isinstance(value, wanted):
+        if not isinstance(value, kind_class):
             raise TypeError
         return value
 
@@ -241,8 +241,8 @@ def _to_graph(value: Any) -> onnx.GraphProto:
     graph = getattr(value, "make_graph", None)
     if graph is None:
         raise TypeError
-    made: onnx.GraphProto = graph()
-    return made
+    graph_proto: onnx.GraphProto = graph()
+    return graph_proto
 
 
 def _to_array(value: Any) -> np.ndarray[Any, Any]:

@@ -167,10 +167,10 @@ class GraphBuilder:
 
     def find_shape(self, name: str) -> list[int] | None:
         """Return the shape of a tensor, or None if it is not known."""
-        found = self.find_type(name)
-        if found is None or not found.tensor_type.HasField("shape"):
+        value_type = self.find_type(name)
+        if value_type is None or not value_type.tensor_type.HasField("shape"):
             return None
-        return [dim.dim_value for dim in found.tensor_type.shape.dim]
+        return [dim.dim_value for dim in value_type.tensor_type.shape.dim]
 
     # Nodes
 
@@ -263,10 +263,10 @@ class GraphBuilder:
         self.infer()
         del graph.value_info[:]
         for name in self._makers:
-            each = graph.value_info.add(name=name)
-            each.type.CopyFrom(self.types.get(name, onnx.TypeProto()))
-            if not each.type.HasField("tensor_type"):
-                each.type.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
+            info = graph.value_info.add(name=name)
+            info.type.CopyFrom(self.types.get(name, onnx.TypeProto()))
+            if not info.type.HasField("tensor_type"):
+                info.type.tensor_type.elem_type = onnx.TensorProto.UNDEFINED
         for output in graph.output:
             if output.name in self.types:
                 output.type.CopyFrom(self.types[output.name])
@@ -300,11 +300,11 @@ class GraphBuilder:
                 )
 
     def _require_opset(self, domain: str, version: int) -> None:
-        known = self.opsets.setdefault(domain, version)
-        if known != version:
+        defined = self.opsets.setdefault(domain, version)
+        if defined != version:
             raise popart_exception(
                 f"Invalid opset {version} used to add an operation. Opset for domain {domain} "
-                f"already defined as {known}"
+                f"already defined as {defined}"
             )
         name = "" if domain == ONNX_DOMAIN else domain
         if all(opset.domain != name for opset in self.model.opset_import):

@@ -79,11 +79,11 @@ def reserve_id(
     Returns:
         An id that is not taken.
     """
-    wanted = "/".join([*scopes, base])
-    if not is_taken(wanted):
-        return wanted
-    number = numbers.get(wanted, 1)
-    while is_taken(f"{wanted}/{number}"):
+    full_name = "/".join([*scopes, base])
+    if not is_taken(full_name):
+        return full_name
+    number = numbers.get(full_name, 1)
+    while is_taken(f"{full_name}/{number}"):
         number += 1
-    numbers[wanted] = number + 1
-    return f"{wanted}/{number}"
+    numbers[full_name] = number + 1
+    return f"{full_name}/{number}"

@@ -69,8 +69,8 @@ def find_schemas(version: int) -> Mapping[str, OpSchema]:
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain or schema.since_version > version or not _is_offered(schema):
             continue
-        known = schemas.get(schema.name)
-        if known is None or known.since_version < schema.since_version:
+        newest = schemas.get(schema.name)
+        if newest is None or newest.since_version < schema.since_version:
             schemas[schema.name] = schema
     return {name: schemas[name] for name in sorted(schemas)}
 
@@ -121,29 +121,31 @@ def _make_parameters(schema: OpSchema, version: int) -> tuple[Parameter, ...]:
     attributes = [
         schema.attributes[name] for name in sorted(schema.attributes) if name not in _NOT_OFFERED
     ]
-    made = [_make_parameter(attribute) for attribute in attributes if attribute.required]
-    made += [_make_parameter(attribute) for attribute in attributes if not attribute.required]
+    parameters = [_make_parameter(attribute) for attribute in attributes if attribute.required]
+    parameters += [_make_parameter(attribute) for attribute in attributes if not attribute.required]
     if schema.name.startswith("Reduce"):
         # No axes is another reduction than an empty list of axes, which is written.
         return tuple(
-            replace(each, default=None, omitted=None) if each.name == "axes" else each
-            for each in made
+            replace(parameter, default=None, omitted=None)
+            if parameter.name == "axes"
+            else parameter
+            for parameter in parameters
         )
-    return tuple(made)
+    return tuple(parameters)
 
 
 def _make_parameter(attribute: OpSchema.Attribute) -> Parameter:
     kind, read = _KINDS[attribute.type]
-    made = Parameter(attribute.name, kind)
+    parameter = Parameter(attribute.name, kind)
     if attribute.required:
-        return made
+        return parameter
     if kind in ("ints", "floats", "strs"):
-        return replace(made, default=(), omitted=())
+        return replace(parameter, default=(), omitted=())
     if not attribute.default_value.name:
-        return replace(made, default=None)
+        return replace(parameter, default=None)
     default = read(attribute.default_value)
     # PopART writes ints that equal the default, too: inference of shapes needs some of them.
-    return replace(made, default=default, omitted=None if kind == "int" else default)
+    return replace(parameter, default=default, omitted=None if kind == "int" else default)
 
 
 def list_parameters(method: Method) -> tuple[Parameter, ...]:
@@ -219,8 +221,8 @@ def _make_function(method: Method, doc: str) -> Callable[..., Any]:
     }
 
     def add(self: Opset, *args: Any, **kwargs: Any) -> Any:
-        _, given = bind_any(method.name, signatures, args, kwargs)
-        return self._add(method, {**left_out, **given})
+        _, arguments = bind_any(method.name, signatures, args, kwargs)
+        return self._add(method, {**left_out, **arguments})
 
     add.__name__ = method.name
     add.__qualname__ = method.name
@@ -230,18 +232,18 @@ def _make_function(method: Method, doc: str) -> Callable[..., Any]:
 
 
 def _make_signature(parameters: Sequence[Parameter]) -> inspect.Signature:
-    made, required = [], False
+    entries, required = [], False
     for parameter in reversed(parameters):
         # C++ allows a parameter without a default behind one with a default.
         required = required or parameter.default is REQUIRED
         default = inspect.Parameter.empty if required else parameter.default
         # A parameter that is called `lambda` can be given by position, or in a dict.
         name = f"{parameter.name}_" if keyword.iskeyword(parameter.name) else parameter.name
-        made.append(
+        entries.append(
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
         )
-    made.append(inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
-    return inspect.Signature(made[::-1])
+    entries.append(inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    return inspect.Signature(entries[::-1])
 
 
 def make_class(

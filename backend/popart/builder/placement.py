@@ -84,8 +84,8 @@ class Placement:
     def removeNodeAttribute(self, attributeName: str, nodeOutputNames: Collection[str]) -> None:
         """Remove an attribute of a node; raises popart_exception if there is none."""
         node = self._graph.find_node(_to_set(nodeOutputNames))
-        for index, each in enumerate(node.attribute):
-            if each.name == attributeName:
+        for index, entry in enumerate(node.attribute):
+            if entry.name == attributeName:
                 del node.attribute[index]
                 return
         raise popart_exception(f"Cannot remove attribute {attributeName} as it does not exist.")
@@ -188,8 +188,8 @@ class Placement:
 
     def outlineAttributes(self, attributes: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Return a context in which nodes are outlined only with nodes of the same attributes."""
-        known = self._graph.attributes.get(OUTLINE, [])
-        merged = dict(zip(known[::2], known[1::2], strict=True))
+        existing = self._graph.attributes.get(OUTLINE, [])
+        merged = dict(zip(existing[::2], existing[1::2], strict=True))
         for key, value in attributes.items():
             merged.setdefault(str(key), str(value))
         pairs = [text for pair in sorted(merged.items()) for text in pair]
@@ -337,7 +337,7 @@ class Placement:
         if mode == "none":
             return
         if mode not in _MATMUL_MODES:
-            shown = ", ".join(f"'{each}'" for each in _MATMUL_MODES)
+            shown = ", ".join(f"'{mode_name}'" for mode_name in _MATMUL_MODES)
             raise popart_exception(
                 f"Unsupported mat mul serialization mode '{mode}'. Supported modes are {shown} or "
                 "'none'"
@@ -363,11 +363,11 @@ class Placement:
         """Add an attribute to a node, or return a context for all nodes."""
         for_nodes = [[Parameter("nodeOutputNames", kind), value] for kind in ("id", "names")]
         scoped = value if value is not _INDEX else Parameter("value", "int")
-        index, given = bind_any(method, [*for_nodes, [scoped]], args, kwargs)
-        number = _to_value(given["value"])
+        index, arguments = bind_any(method, [*for_nodes, [scoped]], args, kwargs)
+        number = _to_value(arguments["value"])
         if index == len(for_nodes):
             return self._set_while(key, number)
-        self.addNodeAttribute(key, number, _to_set(given["nodeOutputNames"]))
+        self.addNodeAttribute(key, number, _to_set(arguments["nodeOutputNames"]))
         return None
 
     @contextmanager
@@ -416,7 +416,7 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [_to_plain(each) for each in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, (str, float, int)):
         return value
     raise TypeError(

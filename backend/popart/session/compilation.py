@@ -87,9 +87,13 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
     """
     options = replace(compiled.options, skip_dry_run=False, enable_engine_caching=False)
     try:
-        made = compiled.executable
-        if made is not None and _returns(made, anchors) and dry_run_executable(made) is None:
-            return made
+        executable = compiled.executable
+        if (
+            executable is not None
+            and _returns(executable, anchors)
+            and dry_run_executable(executable) is None
+        ):
+            return executable
         return compile_unreported(model, list(anchors), options)
     except (CompileError, LoadTimeoutError) as error:
         raise popart_exception(str(error)) from error
@@ -132,8 +136,8 @@ def compile_replicas(
 def _returns(executable: Executable, anchors: Sequence[str]) -> bool:
     """Return whether an executable returns the anchors only, and nothing that effects act on."""
     streams = executable.executable.program(MAIN_PROGRAM).streams
-    made = {stream.tensor for stream in streams if stream.direction is Direction.DEVICE_TO_HOST}
-    return made == set(anchors)
+    returned = {stream.tensor for stream in streams if stream.direction is Direction.DEVICE_TO_HOST}
+    return returned == set(anchors)
 
 
 def make_compiler_options(
@@ -244,12 +248,12 @@ def _find_used_ipus(options: SessionOptions, model: onnx.ModelProto) -> set[int]
 
 def find_partials_type(options: SessionOptions) -> str:
     """Return "half" if products in half may have partial sums in half, else "float"."""
-    named = [
+    partials = [
         options.partialsTypeMatMuls,
         options.matmulOptions.get(_PARTIALS, ""),
         options.convolutionOptions.get(_PARTIALS, ""),
     ]
-    return "half" if "half" in [each.lower() for each in named] else "float"
+    return "half" if "half" in [partials_type.lower() for partials_type in partials] else "float"
 
 
 def _make_engine_options(options: SessionOptions) -> dict[str, str]:

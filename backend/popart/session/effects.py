@@ -91,7 +91,7 @@ def _format(value: Array, attributes: Mapping[str, Any]) -> str:
     if value.dtype.kind == "f":
         write = _float_format(value, digits, kind)
     else:
-        width = max((len(str(each)) for each in value.reshape(-1)), default=0) if digits else 0
+        width = max((len(str(number)) for number in value.reshape(-1)), default=0) if digits else 0
         write = f"{{!s:>{width}}}".format if width else str
     return _nest(value, layout, write, value.size > layout.threshold, 0)
 

@@ -111,8 +111,8 @@ def save_executable(
     Raises:
         popart_exception: If the file cannot be written.
     """
-    made = _make_executable(exported, with_facts, with_weights)
-    _write(made, _find_file(path, _EXECUTABLE_FILE))
+    executable = _make_executable(exported, with_facts, with_weights)
+    _write(executable, _find_file(path, _EXECUTABLE_FILE))
 
 
 def save_variables(exported: Exported, path: str | os.PathLike[str]) -> None:
@@ -125,11 +125,11 @@ def save_variables(exported: Exported, path: str | os.PathLike[str]) -> None:
     Raises:
         popart_exception: If the file cannot be written.
     """
-    made = _make_executable(exported, with_facts=False, with_weights=True)
+    executable = _make_executable(exported, with_facts=False, with_weights=True)
     file = _find_file(path, _VARIABLES_FILE)
     try:
         with Staging() as staging, popef.Writer(staging.open(file)) as writer:
-            made.write_weights(writer)
+            executable.write_weights(writer)
     except OSError as error:
         raise _not_written(file, error) from error
 
@@ -148,10 +148,10 @@ def load_executable(path: str | os.PathLike[str], ir: Ir) -> None:
     if not Path(path).is_file():
         raise popart_exception(f"Could not open file {os.fspath(path)}")
     try:
-        found = Executable(Path(path))
+        executable = Executable(Path(path))
     except CompileError as error:
         raise popart_exception(str(error)) from error
-    streams = {stream.tensor for stream in found.executable.program(MAIN_PROGRAM).streams}
+    streams = {stream.tensor for stream in executable.executable.program(MAIN_PROGRAM).streams}
     anchors = ir.flow.anchors()
     expected = [*(value.name for value in ir.lowered.model.graph.input), *anchors]
     if not set(anchors) <= streams or not streams <= set(expected):
@@ -159,14 +159,14 @@ def load_executable(path: str | os.PathLike[str], ir: Ir) -> None:
             f"{os.fspath(path)} holds the executable of another model: its tensors are "
             f"{', '.join(sorted(streams))}; expected {', '.join(expected)}"
         )
-    ir.compiled = dataclasses.replace(ir.compiled, executable=found, out_of_memory=None)
+    ir.compiled = dataclasses.replace(ir.compiled, executable=executable, out_of_memory=None)
     ir.is_loaded = True
 
 
 def _make_executable(exported: Exported, with_facts: bool, with_weights: bool) -> Executable:
     """Return the executable with PopART's metadata and programs."""
-    given = exported.executable
-    blobs = dict(given.opaque_blobs)
+    compiled = exported.executable
+    blobs = dict(compiled.opaque_blobs)
     if with_facts:
         blobs[_BLOB] = json.dumps(
             {
@@ -176,16 +176,16 @@ def _make_executable(exported: Exported, with_facts: bool, with_weights: bool) -
             },
             sort_keys=True,
         ).encode()
-    weights = {name: value for name, value in exported.weights.items() if name in given.weights}
-    made = Executable.of(
-        _add_save_program(given.executable),
+    weights = {name: value for name, value in exported.weights.items() if name in compiled.weights}
+    executable = Executable.of(
+        _add_save_program(compiled.executable),
         _make_metadata(exported),
-        {**given.weights, **weights} if with_weights else {},
+        {**compiled.weights, **weights} if with_weights else {},
         blobs,
-        given.findings,
+        compiled.findings,
     )
-    made.loads = given.loads
-    return made
+    executable.loads = compiled.loads
+    return executable
 
 
 def _add_save_program(executable: SimulatedExecutable) -> SimulatedExecutable:
@@ -205,27 +205,27 @@ def _d2h(weight: str) -> str:
 
 
 def _make_metadata(exported: Exported) -> popef.Metadata:
-    given = exported.executable.metadata
+    metadata = exported.executable.metadata
     replicas = exported.replicas
     return popef.Metadata(
         replicationFactor=replicas,
-        numIpus=given.numIpus() * replicas,
-        seedHandle=given.seedHandle(),
+        numIpus=metadata.numIpus() * replicas,
+        seedHandle=metadata.seedHandle(),
         anchors=[
-            *(_place(anchor, replicas) for anchor in given.anchors()),
-            *(_save(anchor) for anchor in given.anchors() if LOAD_PROGRAM in anchor.programs()),
+            *(_place(anchor, replicas) for anchor in metadata.anchors()),
+            *(_save(anchor) for anchor in metadata.anchors() if LOAD_PROGRAM in anchor.programs()),
         ],
-        executable=given.executable(),
+        executable=metadata.executable(),
         numProcesses=1,
-        ipuVersion=given.ipuVersion(),
+        ipuVersion=metadata.ipuVersion(),
         isPOD=False,
         isInference=True,
-        engineOptions=given.engineOptions(),
+        engineOptions=metadata.engineOptions(),
         deviceOptions=[
             popef.Option(name=name, value=value)
             for name, value in sorted(exported.device.options.items())
         ],
-        programFlow=given.programFlow(),
+        programFlow=metadata.programFlow(),
         programsMap=PROGRAMS,
         deviceIterations=exported.batches_per_step,
     )

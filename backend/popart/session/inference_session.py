@@ -404,15 +404,15 @@ class InferenceSession:
             )
         counts = reports.count_cycles(self._ir.get_executable(), self._ir.batches)
         enabled = self._ir.options.hardwareInstrumentations
-        known = {"": counts.outer} if Instrumentation.Outer in enabled else {}
+        cycles = {"": counts.outer} if Instrumentation.Outer in enabled else {}
         if Instrumentation.Inner in enabled:
-            known |= {f"inner_ipu_{ipu}": counts.inner for ipu in range(self._ir.num_ipus)}
-        if id not in known:
+            cycles |= {f"inner_ipu_{ipu}": counts.inner for ipu in range(self._ir.num_ipus)}
+        if id not in cycles:
             raise popart_runtime_error(
                 f"Invalid id for cycle counter, '{id}'. Make sure you have set "
                 "SessionOption::hardwareInstrumentations correctly."
             )
-        return known[id]
+        return cycles[id]
 
     def getSummaryReport(self, resetProfile: bool = True) -> str:  # noqa: ARG002
         """Return a text about the modelled time and memory.

@@ -184,8 +184,8 @@ class Ir:
         if self.joined is None:
             return DeviceProgram(executable, {} if self.is_loaded else self.lowered.effects)
         outputs = [value.name for value in self.joined.model.graph.output]
-        whole = compile_replicas(self.joined.model, outputs, self.compiled.options)
-        return JointProgram(whole, self.joined, self.split, self.lowered.effects)
+        joint = compile_replicas(self.joined.model, outputs, self.compiled.options)
+        return JointProgram(joint, self.joined, self.split, self.lowered.effects)
 
     def get_confirmed_executable(self) -> Executable:
         """Return the executable for a server, without effects.
@@ -198,9 +198,9 @@ class Ir:
         Raises:
             OutOfMemoryException: If the model does not fit into the device's memory.
         """
-        given = self.get_executable()
+        executable = self.get_executable()
         if self.is_loaded:
-            return given
+            return executable
         if self._confirmed is None:
             self._confirmed = confirm(self.lowered.model, self.flow.anchors(), self.compiled)
         return self._confirmed

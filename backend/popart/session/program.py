@@ -142,12 +142,14 @@ class DeviceProgram:
             raise poplar_system_runtime_error(str(error)) from error
         except SimIpuError as error:
             raise poplar_application_runtime_error(str(error)) from error
-        found = self._from_rows(results)
+        returned = self._from_rows(results)
         if not self._effects:
-            return found
-        named = {each.tensor: value for each, value in zip(self._results, found, strict=True)}
-        self.set_weights(act(self._effects, named))
-        return [named[result.tensor] for result in self.outputs]
+            return returned
+        by_tensor = {
+            stream.tensor: value for stream, value in zip(self._results, returned, strict=True)
+        }
+        self.set_weights(act(self._effects, by_tensor))
+        return [by_tensor[result.tensor] for result in self.outputs]
 
     def run_replicas(self, values: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
         """Compute one batch of each replica, one after the other.

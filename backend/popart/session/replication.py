@@ -44,7 +44,7 @@ def find_split_weights(model: onnx.ModelProto, replicas: int) -> dict[str, Repli
             not that of the groups, and values that the host cannot read back.
     """
     facts = {entry.key: int(entry.value) for entry in model.metadata_props if _is_fact(entry)}
-    found, read = {}, used_names(model.graph)
+    split, read = {}, used_names(model.graph)
     for tensor in model.graph.initializer if replicas > 1 else ():
         name = tensor.name
         if name not in read:
@@ -61,8 +61,8 @@ def find_split_weights(model: onnx.ModelProto, replicas: int) -> dict[str, Repli
             )
         settings.shapeOnReplica(tensor.dims, replicas, name)
         if groups.getNumGroups() > 1:
-            found[name] = groups
-    return found
+            split[name] = groups
+    return split
 
 
 def _is_fact(entry: onnx.StringStringEntryProto) -> bool:
@@ -107,8 +107,8 @@ class JointProgram:
         )
         places = {
             copy: (name, replica)
-            for known in (joined.inputs, joined.outputs)
-            for name, copies in known.items()
+            for names in (joined.inputs, joined.outputs)
+            for name, copies in names.items()
             for replica, copy in reversed(list(enumerate(copies)))
         }
         self._origins = [places[stream.tensor] for stream in self._program.inputs]
@@ -132,12 +132,12 @@ class JointProgram:
     def weights(self) -> dict[str, Array]:
         """Values that the device has, of the weights that are streamed, with the groups in
         front."""
-        given = self._program.weights
-        copies = {copy for each in self._copies.values() for copy in each}
-        return {name: value for name, value in given.items() if name not in copies} | {
-            name: np.stack([given[copy] for copy in each])
-            for name, each in self._copies.items()
-            if each[0] in given
+        weights = self._program.weights
+        copies = {copy for copies_of in self._copies.values() for copy in copies_of}
+        return {name: value for name, value in weights.items() if name not in copies} | {
+            name: np.stack([weights[copy] for copy in copies_of])
+            for name, copies_of in self._copies.items()
+            if copies_of[0] in weights
         }
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
@@ -185,11 +185,11 @@ class JointProgram:
             poplar_application_runtime_error: If the program ends itself.
             poplar_system_runtime_error: If the run did not end in time.
         """
-        given = [
+        by_name = [
             dict(zip((stream.tensor for stream in self.inputs), value, strict=True))
             for value in values
         ]
-        results = self._program.run([given[replica][name] for name, replica in self._origins])
-        found = dict(zip(self._results, results, strict=True))
+        results = self._program.run([by_name[replica][name] for name, replica in self._origins])
+        by_origin = dict(zip(self._results, results, strict=True))
         names = [stream.tensor for stream in self.outputs]
-        return [[found[name, replica] for name in names] for replica in range(len(values))]
+        return [[by_origin[name, replica] for name in names] for replica in range(len(values))]

@@ -113,8 +113,8 @@ def _collect(graph: onnx.GraphProto, name: str, graphs: dict[str, list[dict[str,
         {
             "type": node.op_type,
             "name": node.name,
-            "inputs": [{"name": each} for each in node.input],
-            "outputs": [{"name": each} for each in node.output],
+            "inputs": [{"name": tensor} for tensor in node.input],
+            "outputs": [{"name": tensor} for tensor in node.output],
             "attributes": {
                 entry.name: str(helper.get_attribute_value(entry))
                 for entry in node.attribute

@@ -52,10 +52,10 @@ def check_virtual_graph_numbers(
     if options.virtualGraphMode is VirtualGraphMode.Off:
         return
     for node in model.graph.node:
-        found = _read(node, VIRTUAL_GRAPH)
-        if found >= num_ipus:
+        number = _read(node, VIRTUAL_GRAPH)
+        if number >= num_ipus:
             raise popart_exception(
-                f"{_describe(model, node)} has been assigned to an invalid virtual graph {found}. "
+                f"{_describe(model, node)} has been assigned to an invalid virtual graph {number}. "
                 f"numIPUs = {num_ipus}."
             )
 
@@ -138,24 +138,24 @@ def _check_subgraphs(model: onnx.ModelProto, caller: onnx.NodeProto) -> None:
     """Check that the operators of a called subgraph are on the IPU of the node that calls it."""
     if caller.op_type != "Call":
         return
-    wanted = _read(caller, VIRTUAL_GRAPH)
+    caller_number = _read(caller, VIRTUAL_GRAPH)
     for body in iter_bodies(caller):
         for node in body.node:
-            found = _read(node, VIRTUAL_GRAPH)
-            if found == _UNSET and node.op_type != "Constant":
+            number = _read(node, VIRTUAL_GRAPH)
+            if number == _UNSET and node.op_type != "Constant":
                 raise popart_exception(
                     f'Op {_describe(model, node)} in subgraph "{body.name}" does not have a '
                     "virtual graph id. When pipelining, subgraph ops must have a virtual graph id "
                     "set."
                 )
-            if found not in (_UNSET, wanted):
+            if number not in (_UNSET, caller_number):
                 raise popart_exception(
-                    f"The virtual graph id ({found}) for Op {_describe(model, node)} in subgraph "
-                    f'"{body.name}" does not match the virtual graph id ({wanted}) of the calling '
-                    "op. When pipelining, subgraph ops must have a virtual graph id matching the "
-                    "calling op. If you are trying to call the same subgraph from different "
-                    "pipeline stages, you will need to create a separate subgraph for each virtual "
-                    "graph."
+                    f"The virtual graph id ({number}) for Op {_describe(model, node)} in subgraph "
+                    f'"{body.name}" does not match the virtual graph id ({caller_number}) of the '
+                    "calling op. When pipelining, subgraph ops must have a virtual graph id "
+                    "matching the calling op. If you are trying to call the same subgraph from "
+                    "different pipeline stages, you will need to create a separate subgraph for "
+                    "each virtual graph."
                 )
 
 

@@ -61,20 +61,20 @@ class HostWeights:
     def write_from(self, arrays: Mapping[str, Array]) -> None:
         """Replace weights by the caller's arrays; raises popart_runtime_error if they differ in
         size or type, and for unknown weights."""
-        for name, given in arrays.items():
-            value = self._find(name, given)
-            if given.dtype != value.dtype:
+        for name, array in arrays.items():
+            value = self._find(name, array)
+            if array.dtype != value.dtype:
                 raise popart_runtime_error(
                     f"writeWeights: weight {name} has the type {value.dtype.name}, found "
-                    f"{given.dtype.name}"
+                    f"{array.dtype.name}"
                 )
-            self._values[name] = given.reshape(value.shape).copy()
+            self._values[name] = array.reshape(value.shape).copy()
 
     def _find(self, name: str, array: Array) -> Array:
         if name not in self._initializers:
-            known = ", ".join(self._initializers) or "none"
+            names = ", ".join(self._initializers) or "none"
             raise popart_runtime_error(
-                f"There is no weight '{name}' in this session; its weights are: {known}"
+                f"There is no weight '{name}' in this session; its weights are: {names}"
             )
         value = self._get(name)
         if array.size != value.size:
@@ -203,12 +203,12 @@ def bring_weights_in(model: onnx.ModelProto) -> onnx.ModelProto:
     ]
     if not outside:
         return model
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    for tensor in whole.graph.initializer:
+    full_model = onnx.ModelProto()
+    full_model.CopyFrom(model)
+    for tensor in full_model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(numpy_helper.from_array(read_initializer(tensor), tensor.name))
-    return whole
+    return full_model
 
 
 def _write_external(tensor: TensorProto, value: Array) -> None:

@@ -42,15 +42,15 @@ def mark(kind: str, inputs: Sequence[Any], like: Sequence[Any], **attributes: in
     Returns:
         Its results.
     """
-    made: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
+    results: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
         f"{DOMAIN}::{kind}",
         list(inputs),
         attributes,
-        dtypes=[each.dtype for each in like],
-        shapes=[list(each.shape) for each in like],
+        dtypes=[tensor.dtype for tensor in like],
+        shapes=[list(tensor.shape) for tensor in like],
         version=1,
     )
-    return list(made)
+    return list(results)
 
 
 def lower_marks(model: onnx.ModelProto) -> None:
@@ -71,27 +71,27 @@ def lower_marks(model: onnx.ModelProto) -> None:
     nodes = _lower(list(graph.node), [value.name for value in graph.output], values)
     del graph.node[:]
     graph.node.extend(nodes)
-    kept = [opset for opset in model.opset_import if opset.domain != DOMAIN]
+    opsets = [opset for opset in model.opset_import if opset.domain != DOMAIN]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(opsets)
 
 
 def _lower(nodes: list[onnx.NodeProto], outputs: Sequence[str], values: Values) -> list[Any]:
     """Return the nodes of a graph or body with its marks replaced; the last mark comes first."""
     while True:
-        found = next((node for node in reversed(nodes) if _is_mark(node, IF, LOOP)), None)
-        if found is None:
+        mark_node = next((node for node in reversed(nodes) if _is_mark(node, IF, LOOP)), None)
+        if mark_node is None:
             return nodes
-        if found.op_type == IF:
-            made, moved = _make_if(found, nodes, outputs, values)
+        if mark_node.op_type == IF:
+            replacement, moved = _make_if(mark_node, nodes, outputs, values)
         else:
-            made, moved = _make_loop(found, nodes, outputs, values)
-        place = next(place for place, each in enumerate(nodes) if each is found)
+            replacement, moved = _make_loop(mark_node, nodes, outputs, values)
+        place = next(place for place, other in enumerate(nodes) if other is mark_node)
         before, after = (
-            [each for each in part if id(each) not in moved]
+            [other for other in part if id(other) not in moved]
             for part in (nodes[:place], nodes[place + 1 :])
         )
-        nodes = [*before, *made, *after]
+        nodes = [*before, *replacement, *after]
 
 
 def _is_mark(node: onnx.NodeProto, *kinds: str) -> bool:
@@ -107,11 +107,11 @@ def _make_if(
     bodies, moved = [], set()
     for name, side in zip(("then", "else"), sides, strict=True):
         inner = _gather(nodes, outputs, side)
-        moved |= {id(each) for each in inner}
+        moved |= {id(node) for node in inner}
         bodies.append(_make_body(f"{found.name}/{name}", inner, side, [], values))
     branches: dict[str, Any] = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
-    made = helper.make_node("If", found.input[:1], found.output, found.name, **branches)
-    return [made], moved
+    if_node = helper.make_node("If", found.input[:1], found.output, found.name, **branches)
+    return [if_node], moved
 
 
 def _make_loop(
@@ -120,12 +120,12 @@ def _make_loop(
     """Return the Loop node of a mark, and which nodes are in its body now."""
     number = attribute(found, "loop", 0)
     place, turn = next(
-        (place, each)
-        for place, each in enumerate(nodes)
-        if _is_mark(each, TURN) and attribute(each, "loop", 0) == number
+        (place, node)
+        for place, node in enumerate(nodes)
+        if _is_mark(node, TURN) and attribute(node, "loop", 0) == number
     )
     inner = _gather(nodes[place + 1 :], outputs, found.input)
-    moved = {id(each) for each in inner}
+    moved = {id(node) for node in inner}
     _check_inside(turn, [node for node in nodes if id(node) not in moved and node is not found])
     count, goes_on, more = (f"{found.name}/{name}" for name in ("count", "goes_on", "more"))
     inputs = [
@@ -137,11 +137,11 @@ def _make_loop(
     body.node.append(helper.make_node("Identity", [goes_on], [more]))
     body.output.insert(0, helper.make_tensor_value_info(more, TensorProto.BOOL, []))
     turns = f"{found.name}/turns"
-    made = [
+    loop_nodes = [
         helper.make_node("Constant", [], [turns], value_int=attribute(found, "turns")),
         helper.make_node("Loop", [turns, "", *turn.input], found.output, found.name, body=body),
     ]
-    return made, moved | {id(turn)}
+    return loop_nodes, moved | {id(turn)}
 
 
 def _gather(
@@ -151,9 +151,9 @@ def _gather(
     readers = Counter(itertools.chain(outputs, *(_iter_reads(node) for node in nodes)))
     inside, gathered = Counter(wanted), []
     for node in reversed(nodes):
-        made = [name for name in node.output if name]
-        if any(inside[name] for name in made) and all(
-            readers[name] == inside[name] for name in made
+        results = [name for name in node.output if name]
+        if any(inside[name] for name in results) and all(
+            readers[name] == inside[name] for name in results
         ):
             gathered.append(node)
             inside.update(_iter_reads(node))
@@ -178,15 +178,15 @@ def _make_body(
 ) -> onnx.GraphProto:
     """Return a body; results that it does not compute, or returns twice, pass through it."""
     lowered = _lower(nodes, results, values)
-    made = {output for node in lowered for output in node.output}
+    computed = {output for node in lowered for output in node.output}
     outputs = []
     for place, result in enumerate(results):
         value = onnx.ValueInfoProto()
         value.CopyFrom(values[result])
-        if result not in made:
+        if result not in computed:
             value.name = f"{name}/result{place}"
             lowered.append(helper.make_node("Identity", [result], [value.name]))
-        made.discard(result)
+        computed.discard(result)
         outputs.append(value)
     return helper.make_graph(lowered, name, inputs, outputs)
 

@@ -129,7 +129,7 @@ def capture(
         Error: If forward depends on the values of tensors, or has an operator without translation.
     """
     is_narrow = not _has_doubles(model)
-    tensors = [_take_tensor(name, each, is_narrow) for name, each in arguments.iter_tensors()]
+    tensors = [_take_tensor(name, tensor, is_narrow) for name, tensor in arguments.iter_tensors()]
     split = split or {}
     with (
         _quiet(),
@@ -140,9 +140,9 @@ def capture(
     ):
         captured = script_modules.convert(model, arguments, tensors)
         recorder = Recorder(captured, arguments, has_strided_groups)
-        whole = _export(recorder, tensors)
-        cpu_tensors.check_devices(whole)
-        exported, program = _to_onnx(translations.decompose(whole))
+        exported_program = _export(recorder, tensors)
+        cpu_tensors.check_devices(exported_program)
+        exported, program = _to_onnx(translations.decompose(exported_program))
     marked = popart_names.find_places(program)
     scopes = popart_names.find_scopes(program)
     graph = exported.graph
@@ -154,7 +154,7 @@ def capture(
     operators = popart_names.list_operators(graph)
     graph_text.log_graph("Graph before lowering to PopART:", graph, operators)
     popart_nodes.drop_hints(exported)
-    return _finish(exported, recorder, len(tensors), whole, places, (replicas, split))
+    return _finish(exported, recorder, len(tensors), exported_program, places, (replicas, split))
 
 
 def _has_doubles(model: Any) -> bool:
@@ -162,7 +162,7 @@ def _has_doubles(model: Any) -> bool:
     owner = getattr(model, "__self__", model)
     if not isinstance(owner, torch.nn.Module):
         return False
-    return any(each.dtype is torch.double for each in (*owner.parameters(), *owner.buffers()))
+    return any(tensor.dtype is torch.double for tensor in (*owner.parameters(), *owner.buffers()))
 
 
 def _take_tensor(name: str, tensor: Any, is_narrow: bool) -> Any:
@@ -202,7 +202,7 @@ def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
     _copy_half_results(program)
     try:
         with share_operators(), torch.fx.traceback.preserve_node_meta():
-            made = torch.onnx.export(
+            onnx_program = torch.onnx.export(
                 program,
                 dynamo=True,
                 optimize=False,
@@ -214,7 +214,7 @@ def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise Error(f"the model cannot be exported to ONNX: {_first_line(cause)}") from error
-    return made.model_proto, made.exported_program
+    return onnx_program.model_proto, onnx_program.exported_program
 
 
 def _copy_half_results(program: Any) -> None:
@@ -250,7 +250,7 @@ def _finish(
     replication: tuple[int, Mapping[str, SplitWeight]],
 ) -> Captured:
     """Name inputs, outputs and weights, and turn changed buffers into inputs."""
-    made: Recording = recorder.recording
+    recording: Recording = recorder.recording
     graph = model.graph
     translations.narrow_floats(model)
     ir = popart_ir.serialize(graph)
@@ -262,23 +262,23 @@ def _finish(
     renamed = dict(zip((value.name for value in graph.input), inputs, strict=True))
     weights = _find_weights(graph, recorder)
     rename_tensors(graph, renamed | weights)
-    _move_state(graph, made.buffers)
+    _move_state(graph, recording.buffers)
     graph_text.log_weights(graph, inputs, _find_trained(recorder))
     names = [value.name for value in graph.output]
-    results, rest = names[: made.outputs], iter(names[made.outputs :])
-    state = [State(path, next(rest), buffer=path) for path in made.buffers]
-    state += [State(inputs[index], next(rest), argument=index) for index in made.inputs]
-    prints = {next(rest): each for each in made.prints}
+    results, rest = names[: recording.outputs], iter(names[recording.outputs :])
+    state = [State(path, next(rest), buffer=path) for path in recording.buffers]
+    state += [State(inputs[index], next(rest), argument=index) for index in recording.inputs]
+    prints = {next(rest): printed for printed in recording.prints}
     attributes = list(rest)
     constants = find_constants(model, [*results, *attributes], set(weights.values()))
-    _change_attributes(made.attributes, [constants.get(name) for name in attributes])
+    _change_attributes(recording.attributes, [constants.get(name) for name in attributes])
     unused = {*constants, *attributes}
-    kept = [value for value in graph.output if value.name not in unused]
+    outputs = [value for value in graph.output if value.name not in unused]
     del graph.output[:]
-    graph.output.extend(kept)
+    graph.output.extend(outputs)
     joined = None
-    if kept:
-        streamed = set(weights.values()) - set(made.buffers)
+    if outputs:
+        streamed = set(weights.values()) - set(recording.buffers)
         if split or has_collectives(graph):
             joined = join(model, streamed, split, replicas)
             drop_marks(graph)
@@ -287,7 +287,7 @@ def _finish(
         model,
         tuple(inputs),
         tuple(None if name in constants else name for name in results),
-        made.result,
+        recording.result,
         tuple(state),
         {
             index: translations.narrow(torch.from_numpy(np.array(constants[name])))
@@ -338,25 +338,25 @@ def _find_trained(recorder: Recorder) -> set[str]:
 def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:
     """Turn the initializers of changed buffers into inputs; the executor keeps their values."""
     moved = set(buffers)
-    by_name = {each.name: each for each in graph.initializer}
+    by_name = {tensor.name: tensor for tensor in graph.initializer}
     for name in buffers:
         tensor = by_name[name]
         value = onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         graph.input.append(value)
-    kept = [each for each in graph.initializer if each.name not in moved]
+    constants = [tensor for tensor in graph.initializer if tensor.name not in moved]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(constants)
 
 
 def _separate_outputs(graph: onnx.GraphProto) -> None:
     """Give each output a name of its own: one tensor may be returned several times."""
-    taken = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for index, output in enumerate(graph.output):
-        if output.name in taken:
+        if output.name in names:
             name = f"{output.name}/output{index}"
             graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
             output.name = name
-        taken.add(output.name)
+        names.add(output.name)
 
 
 def _first_line(error: BaseException) -> str:

@@ -77,7 +77,7 @@ def _capture(name: str, body: Callable[..., Any], inputs: Sequence[Any]) -> list
     trace = current_trace()
     num_prints = len(trace.prints) if trace else 0
     with Watch(inputs) as watch:
-        made = _as_list(body(*inputs))
+        results = _as_list(body(*inputs))
     if watch.changed:
         raise Error(
             f"poptorch.{name} changes a tensor of shape {list(watch.changed[0].shape)} in place "
@@ -88,7 +88,7 @@ def _capture(name: str, body: Callable[..., Any], inputs: Sequence[Any]) -> list
             f"poptorch.{name} prints a tensor. Print a result of poptorch.{name.partition(':')[0]} "
             "instead"
         )
-    return made
+    return results
 
 
 class Watch(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
@@ -100,21 +100,23 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
 
     def __init__(self, own: Sequence[Any]) -> None:
         super().__init__()
-        self._seen: dict[int, tuple[Any, int | None]] = {id(each): (each, None) for each in own}
+        self._seen: dict[int, tuple[Any, int | None]] = {
+            id(tensor): (tensor, None) for tensor in own
+        }
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Call a function of torch."""
-        given = tree_leaves((args, kwargs))
-        for each in given:
-            if isinstance(each, torch.Tensor):
-                self._seen.setdefault(id(each), (each, each._version))  # noqa: SLF001
-        made = func(*args, **(kwargs or {}))
-        for leave in tree_leaves(made):
+        leaves = tree_leaves((args, kwargs))
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                self._seen.setdefault(id(leaf), (leaf, leaf._version))  # noqa: SLF001
+        result = func(*args, **(kwargs or {}))
+        for leave in tree_leaves(result):
             if isinstance(leave, torch.Tensor):
                 self._seen.setdefault(id(leave), (leave, None))
-        return made
+        return result
 
     @property
     def changed(self) -> list[Any]:
@@ -147,8 +149,8 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[An
             "poptorch.for_loop expects input tensors (inputs) to be a list of tensors. "
             "(Object is not list)"
         )
-    for index, each in enumerate(inputs):
-        if not isinstance(each, torch.Tensor):
+    for index, tensor in enumerate(inputs):
+        if not isinstance(tensor, torch.Tensor):
             raise ValueError(
                 "poptorch.for_loop expects input tensors (inputs) to be a list of tensors. "
                 f"(Object contained in list at index {index} is not torch.tensor)"
@@ -157,9 +159,9 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[An
     if isRunningOnIpu() and count > MAX_UNROLLED and inputs:
         return _loop(count, body, values)
     for _ in range(count):
-        made = _as_list(body(*values))
-        _check_results(values, made)
-        values = [_copy(each) for each in made]
+        results = _as_list(body(*values))
+        _check_results(values, results)
+        values = [_copy(tensor) for tensor in results]
     return values
 
 
@@ -170,15 +172,15 @@ def _loop(count: int, body: Callable[..., Any], inputs: Sequence[Any]) -> list[A
     trace.num_loops += 1
     number = trace.num_loops
     before = bodies.mark(bodies.TURN, inputs, inputs, loop=number)
-    made = _capture("for_loop: the body", body, before)
-    _check_results(before, made)
-    for place, (old, new) in enumerate(zip(before, made, strict=True)):
+    results = _capture("for_loop: the body", body, before)
+    _check_results(before, results)
+    for place, (old, new) in enumerate(zip(before, results, strict=True)):
         if old.dtype != new.dtype:
             raise Error(
                 f"poptorch.for_loop: input {place} of the body is {old.dtype}, and its result "
                 f"{new.dtype}; expected the same"
             )
-    return bodies.mark(bodies.LOOP, made, before, loop=number, turns=count)
+    return bodies.mark(bodies.LOOP, results, before, loop=number, turns=count)
 
 
 def _check_results(before: Sequence[Any], after: Sequence[Any]) -> None:

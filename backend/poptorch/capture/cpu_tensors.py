@@ -36,12 +36,14 @@ def check_devices(program: Any) -> None:
             if scopes.MARK not in node.meta.get("custom", {}):
                 on_cpu.add(node)
             continue
-        given = [each for each in node.all_input_nodes if torch.is_tensor(each.meta.get("val"))]
-        found = [each for each in given if each in on_cpu]
-        if not found or _name(node) in _MOVES:
+        operands = [
+            operand for operand in node.all_input_nodes if torch.is_tensor(operand.meta.get("val"))
+        ]
+        cpu_operands = [operand for operand in operands if operand in on_cpu]
+        if not cpu_operands or _name(node) in _MOVES:
             continue
-        if len(found) < len(given):
-            raise Error(_describe(found[0].meta["val"]))
+        if len(cpu_operands) < len(operands):
+            raise Error(_describe(cpu_operands[0].meta["val"]))
         on_cpu.add(node)
 
 

@@ -99,20 +99,20 @@ class _Group:
             copies = [helper.make_node("Identity", names[:1], [name]) for name in names[1:]]
             return [self._copy(next(iter(self.members)), names[0]), *copies]
         axes = f"{self._prefix}/axes"
-        made = [helper.make_node("Constant", [], [axes], value_ints=[0])]
+        nodes = [helper.make_node("Constant", [], [axes], value_ints=[0])]
         columns = zip(*self.members, strict=True)
-        joined = [self._join(place, column, axes, made) for place, column in enumerate(columns)]
+        joined = [self._join(place, column, axes, nodes) for place, column in enumerate(columns)]
         group = self._copy(joined, self._prefix)
         for entry in group.attribute:
             if entry.name == "axis":
                 entry.i += 1
         group.attribute.append(helper.make_attribute("group_size", size))
         parts = [f"{self._prefix}/{place}" for place in range(size)]
-        made += [group, helper.make_node("Split", [self._prefix], parts, axis=0, num_outputs=size)]
+        nodes += [group, helper.make_node("Split", [self._prefix], parts, axis=0, num_outputs=size)]
         for part, names in zip(parts, self.members.values(), strict=True):
-            made += [helper.make_node("Squeeze", [part, axes], [name]) for name in names]
+            nodes += [helper.make_node("Squeeze", [part, axes], [name]) for name in names]
         self._declare(size)
-        return self._note(made)
+        return self._note(nodes)
 
     def _join(self, place: int, names: Sequence[str], axes: str, made: list[onnx.NodeProto]) -> str:
         """Stack an input of the members along a new axis 0."""

@@ -70,8 +70,8 @@ def add_places(ir: str, graph: onnx.GraphProto) -> str:
         for operator in operators:
             ipu, stage = places.get(operator["outputs"][0]["name"], (None, None))
             marks = {IPU_ATTRIBUTE: ipu, STAGE_ATTRIBUTE: stage}
-            found = {name: str(value) for name, value in marks.items() if value is not None}
-            operator["attributes"].update(found)
+            attributes = {name: str(value) for name, value in marks.items() if value is not None}
+            operator["attributes"].update(attributes)
     return json.dumps(graphs, separators=(",", ":"))
 
 
@@ -86,11 +86,13 @@ def _find_in_place(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> l
         for value in (*graph.input, *graph.value_info, *graph.output)
     }
     readers = Counter(name for node in graph.node for name in set(node.input))
-    kept = {value.name for value in graph.output} | {tensor.name for tensor in graph.initializer}
+    fixed_names = {value.name for value in graph.output} | {
+        tensor.name for tensor in graph.initializer
+    }
 
     def is_free(name: str, result: str) -> bool:
         fits = name in types and types[name] == types.get(result)
-        return fits and name not in kept and readers[name] == 1
+        return fits and name not in fixed_names and readers[name] == 1
 
     return [
         place

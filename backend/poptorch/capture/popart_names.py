@@ -83,15 +83,15 @@ def name_operators(
         The places of the operators by the tensors that they make.
     """
     _drop_copies(graph)
-    taken: Counter[str] = Counter()
+    uses: Counter[str] = Counter()
     names: dict[str, str] = {}
     placed: dict[str, Placement] = {}
     for node, place in iter_places(graph, places):
         notes = _read_notes(node)
-        found = marked.get(_find_fx_name(notes), _find_scope(notes)) if has_namescope else ""
-        base = found + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
-        repeated = f"/{taken[base]}" if taken[base] else ""
-        taken[base] += 1
+        scope = marked.get(_find_fx_name(notes), _find_scope(notes)) if has_namescope else ""
+        base = scope + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
+        repeated = f"/{uses[base]}" if uses[base] else ""
+        uses[base] += 1
         node.name = base + repeated
         for index, output in enumerate(node.output):
             if output:
@@ -140,15 +140,15 @@ def _read_notes(node: onnx.NodeProto) -> dict[str, str]:
 
 def _drop_copies(graph: onnx.GraphProto) -> None:
     """Drop copies of operators' results: PopTorch has no operator for `contiguous`."""
-    made: set[str] = set()
+    computed: set[str] = set()
     originals: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type == "Identity" and node.input[0] in made:
+        if node.op_type == "Identity" and node.input[0] in computed:
             originals[node.output[0]] = originals.get(node.input[0], node.input[0])
-        made.update(node.output)
-    kept = [node for node in graph.node if node.output[0] not in originals]
+        computed.update(node.output)
+    nodes = [node for node in graph.node if node.output[0] not in originals]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     for node in iter_nodes(graph):
         node.input[:] = [originals.get(name, name) for name in node.input]
     for output in graph.output:

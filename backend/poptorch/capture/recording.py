@@ -95,8 +95,8 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
 
     def forward(self, *tensors: Any) -> list[Any]:
         """Run the model's forward function on clones."""
-        made = self.recording
-        made.clear()
+        recording = self.recording
+        recording.clear()
         placement.restart()
         inputs = [tensor.clone() for tensor in tensors]
         versions = [tensor._version for tensor in inputs]
@@ -108,28 +108,28 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
             args, keywords = self._arguments.replace(inputs)
             try:
                 with DeviceMode(self._has_strided_groups):
-                    made.result = self._call[0](*args, **keywords)
+                    recording.result = self._call[0](*args, **keywords)
             except Exception as error:
-                made.error = error
+                recording.error = error
                 raise
             _check_buffers(state)
-        found = [tensor for _, tensor in iter_tensors(made.result)]
-        made.outputs = len(found)
-        altered = [each for each in state if each.clone._version != each.version]
-        changed = [each for each in altered if each.path]
-        attributes = [each for each in altered if not each.path]
-        made.buffers = [each.path for each in changed]
-        made.attributes = [attribute.value for attribute in attributes]
-        made.inputs = [
+        results = [tensor for _, tensor in iter_tensors(recording.result)]
+        recording.outputs = len(results)
+        altered = [entry for entry in state if entry.clone._version != entry.version]
+        changed = [entry for entry in altered if entry.path]
+        attributes = [entry for entry in altered if not entry.path]
+        recording.buffers = [entry.path for entry in changed]
+        recording.attributes = [attribute.value for attribute in attributes]
+        recording.inputs = [
             index
             for index, (tensor, version) in enumerate(zip(inputs, versions, strict=True))
             if tensor._version != version
         ]
-        made.prints = [each for _, each in trace.prints]
+        recording.prints = [entry for _, entry in trace.prints]
         return [
-            *found,
-            *(each.clone for each in changed),
-            *(inputs[index] for index in made.inputs),
+            *results,
+            *(entry.clone for entry in changed),
+            *(inputs[index] for index in recording.inputs),
             *(tensor for tensor, _ in trace.prints),
             *(attribute.clone for attribute in attributes),
         ]
@@ -170,11 +170,11 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
 
 def _normalize(func: Callable[..., Any], x: Any, *args: Any, **keywords: Any) -> Any:
     """Compute half activations in float if parameters or statistics are in float."""
-    given = (x, *args)
-    kinds = {leave.dtype for leave in tree_leaves((given, keywords)) if torch.is_tensor(leave)}
+    operands = (x, *args)
+    kinds = {leave.dtype for leave in tree_leaves((operands, keywords)) if torch.is_tensor(leave)}
     if not kinds >= {torch.half, torch.float32}:
-        return func(*given, **keywords)
-    return func(*tree_map(_widen, given), **tree_map(_widen, keywords)).to(x.dtype)
+        return func(*operands, **keywords)
+    return func(*tree_map(_widen, operands), **tree_map(_widen, keywords)).to(x.dtype)
 
 
 def _widen(value: Any) -> Any:
@@ -219,8 +219,8 @@ def _batch_norm(
     are: PopART copies new ones in training sessions only (Ir::constructBackwards).
     """
     if not training:
-        given = (running_mean, running_var, weight, bias, training, momentum, eps)
-        return _normalize(F.batch_norm, x, *given)
+        operands = (running_mean, running_var, weight, bias, training, momentum, eps)
+        return _normalize(F.batch_norm, x, *operands)
     axes = [axis for axis in range(x.dim()) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
     wide = x.float()
@@ -240,7 +240,9 @@ def _group_strided(
 ) -> Any:
     """Normalize groups of every num_groups-th channel: PopART's groupNormStridedChannelGrouping."""
     order = torch.arange(x.shape[1]).reshape(-1, num_groups).T.reshape(-1)
-    parameters = [each if each is None else each[order] for each in (weight, bias)]
+    parameters = [
+        parameter if parameter is None else parameter[order] for parameter in (weight, bias)
+    ]
     return func(x[:, order], num_groups, *parameters, eps)[:, torch.argsort(order)]
 
 
@@ -248,8 +250,8 @@ def _random_(x: Any, *limits: int | None, generator: Any = None, **named: int | 
     """Fill a tensor with whole numbers: torch.export cannot write an argument called `from`."""
     del generator
     names = ("to",) if len(limits) == 1 else ("from", "to")
-    given = {**dict(zip(names, limits, strict=False)), **named}
-    low, high = given.get("from") or 0, given.get("to") or _WHOLE.get(x.dtype, 2**31 - 1)
+    bounds = {**dict(zip(names, limits, strict=False)), **named}
+    low, high = bounds.get("from") or 0, bounds.get("to") or _WHOLE.get(x.dtype, 2**31 - 1)
     return x.copy_(torch.randint(low, high, x.shape).to(x.dtype))
 
 
@@ -288,7 +290,7 @@ def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
     One buffer under two names stays one.
     """
     seen: dict[int, Any] = {}
-    held = [(module, dict(vars(module)), dict(module._buffers)) for module in modules.values()]
+    originals = [(module, dict(vars(module)), dict(module._buffers)) for module in modules.values()]
     state = []
     for prefix, module in modules.items():
         for name, value in module._buffers.items():
@@ -306,7 +308,7 @@ def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
     try:
         yield state
     finally:
-        for module, attributes, buffers in held:
+        for module, attributes, buffers in originals:
             module._buffers.clear()
             module._buffers.update(buffers)
             for name, value in attributes.items():
@@ -318,19 +320,19 @@ def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
 
 def _check_buffers(state: list[_Buffer]) -> None:
     """Raise Error for a buffer that forward has removed or bound to another tensor."""
-    for each in state:
-        if not each.path:
+    for entry in state:
+        if not entry.path:
             continue
-        if each.name not in each.module._buffers:
+        if entry.name not in entry.module._buffers:
             raise Error(
-                f"Buffer {each.path} is removed from the model when calling the forward method."
+                f"Buffer {entry.path} is removed from the model when calling the forward method."
             )
-        found = each.module._buffers[each.name]
-        if found is not each.clone and not isinstance(
-            each.module, torch.nn.modules.batchnorm._NormBase
+        buffer = entry.module._buffers[entry.name]
+        if buffer is not entry.clone and not isinstance(
+            entry.module, torch.nn.modules.batchnorm._NormBase
         ):
             raise Error(
-                f"Buffer {each.path} is reassigned within the model when calling the forward "
-                f"method. This is not supported. Consider using self.{each.name}.copy_(src) to "
+                f"Buffer {entry.path} is reassigned within the model when calling the forward "
+                f"method. This is not supported. Consider using self.{entry.name}.copy_(src) to "
                 "copy data from a source tensor, where src is the name of the source tensor."
             )

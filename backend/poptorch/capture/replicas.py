@@ -42,11 +42,11 @@ class GroupedParameter(torch.nn.Parameter):  # type: ignore[misc]  # mypy sees n
             name: Its name in the module.
             groupings: Groups of an executor's parameters, which `replicaGrouping` sets.
         """
-        made: GroupedParameter = torch.Tensor._make_subclass(
+        view: GroupedParameter = torch.Tensor._make_subclass(
             cls, parameter.detach(), parameter.requires_grad
         )
-        made._name, made._groupings = name, groupings
-        return made
+        view._name, view._groupings = name, groupings
+        return view
 
     def replicaGrouping(
         self,
@@ -84,7 +84,7 @@ def split_parameters(
             do not divide the replicas or are not as many as the first axis has values.
     """
     parameters = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
-    found = {}
+    weights = {}
     for name, (kind, size, mode) in groupings.items():
         if name not in parameters:
             raise Error(
@@ -97,8 +97,8 @@ def split_parameters(
         if not values.dim():
             raise Error("Scalars cannot be passed as per-replica weight tensor values")
         groups = _find_groups(name, list(values.shape), (kind, size, mode), replicas)
-        found[name] = SplitWeight(groups, values.cpu().numpy())
-    return found
+        weights[name] = SplitWeight(groups, values.cpu().numpy())
+    return weights
 
 
 def _find_groups(name: str, shape: list[int], grouping: Grouping, replicas: int) -> ReplicaGrouping:
@@ -143,14 +143,14 @@ def one_replica(model: Any, names: Collection[str]) -> Iterator[None]:
         owner = model.get_submodule(path)
         owners.append((owner, last, owner._parameters[last]))
     try:
-        for owner, name, whole in owners:
+        for owner, name, parameter in owners:
             owner._parameters[name] = torch.nn.Parameter(
-                whole.detach()[0].clone(), requires_grad=whole.requires_grad
+                parameter.detach()[0].clone(), requires_grad=parameter.requires_grad
             )
         yield
     finally:
-        for owner, name, whole in owners:
-            owner._parameters[name] = whole
+        for owner, name, parameter in owners:
+            owner._parameters[name] = parameter
 
 
 def join(

@@ -48,14 +48,14 @@ def convert_around_weights(model: onnx.ModelProto, weights: Collection[str]) -> 
     Raises:
         Error: If poprt rejects the model.
     """
-    moved = {each.name: each for each in model.graph.initializer if each.name in weights}
-    kept = [each for each in model.graph.initializer if each.name not in weights]
+    moved = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in weights}
+    constants = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
     for name, tensor in moved.items():
         model.graph.input.append(
             onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         )
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(constants)
     try:
         converted: onnx.ModelProto = Converter(
             skip_passes=_POPRT_ONLY, disable_fast_norm=True, disable_progress_bar=True
@@ -86,8 +86,8 @@ def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         graph: The graph, which is changed.
         names: New names by old ones. Tensors that have a new name already are moved away.
     """
-    taken = {name for node in graph.node for name in node.output} - names.keys()
-    full = {name: f"{name}/inner" for name in taken & set(names.values())} | dict(names)
+    inner_names = {name for node in graph.node for name in node.output} - names.keys()
+    full = {name: f"{name}/inner" for name in inner_names & set(names.values())} | dict(names)
     for inner in iter_graphs(graph):
         for node in inner.node:
             node.input[:] = [full.get(name, name) for name in node.input]
@@ -110,9 +110,9 @@ def find_constants(
     graph = model.graph
     varying = {value.name for value in graph.input} | set(weights)
     for node in graph.node:
-        inner = [each for body in iter_graphs_of(node) for each in body.node]
-        read = {name for each in (node, *inner) for name in each.input}
-        kinds = {each.op_type for each in (node, *inner)}
+        inner = [inner_node for body in iter_graphs_of(node) for inner_node in body.node]
+        read = {name for inner_node in (node, *inner) for name in inner_node.input}
+        kinds = {inner_node.op_type for inner_node in (node, *inner)}
         exchanges = has_collectives(onnx.GraphProto(node=[node]))
         if read & varying or kinds & RANDOM or exchanges:
             varying.update(node.output)
@@ -128,34 +128,34 @@ def find_constants(
 
 def iter_graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the bodies of a node and those within."""
-    found: list[onnx.GraphProto] = []
+    graphs: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
             if body.node:
-                found.extend(iter_graphs(body))
-    return found
+                graphs.extend(iter_graphs(body))
+    return graphs
 
 
 def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     """Return the part of a model that computes the outputs."""
     graph = model.graph
-    needed, kept = set(outputs), []
+    reads, nodes = set(outputs), []
     for node in reversed(graph.node):
-        if needed & set(node.output):
-            kept.append(node)
-            needed.update(node.input)
-            needed.update(name for body in iter_graphs_of(node) for name in _reads(body))
+        if reads & set(node.output):
+            nodes.append(node)
+            reads.update(node.input)
+            reads.update(name for body in iter_graphs_of(node) for name in _reads(body))
     part = onnx.helper.make_graph(
-        kept[::-1],
+        nodes[::-1],
         "constants",
         [],
         [value for value in graph.output if value.name in outputs],
-        [tensor for tensor in graph.initializer if tensor.name in needed],
+        [tensor for tensor in graph.initializer if tensor.name in reads],
     )
-    made = onnx.helper.make_model(part, opset_imports=model.opset_import)
-    made.ir_version = model.ir_version
-    made.functions.extend(model.functions)
-    return made
+    part_model = onnx.helper.make_model(part, opset_imports=model.opset_import)
+    part_model.ir_version = model.ir_version
+    part_model.functions.extend(model.functions)
+    return part_model
 
 
 def _reads(body: onnx.GraphProto) -> set[str]:

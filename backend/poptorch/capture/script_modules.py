@@ -37,11 +37,11 @@ def convert(
     args, keywords = arguments.replace(tensors)
     try:
         converter: Any = importlib.import_module("torch._export.converter").TS2EPConverter
-        made: Callable[..., Any] = converter(model, tuple(args), keywords).convert().module()
+        module: Callable[..., Any] = converter(model, tuple(args), keywords).convert().module()
     except Exception as error:
         raise Error(
             "this module of TorchScript cannot be captured: "
             f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}. Give "
             "poptorch.inferenceModel the module that torch.jit.script or trace was given"
         ) from error
-    return made
+    return module

@@ -87,9 +87,9 @@ def count(
     """
     starts = [i * clock.interval_seconds for i in range(batching.iterations)]
     counters = make_empty(0, 0)
-    given = [start for start in starts for _ in range(batching.replicas)]
-    counters[INPUT] = [list(given) for _ in range(num_inputs)]
-    counters[INPUT_COMPLETE] = [[each + clock.input_seconds for each in given]] * num_inputs
+    begins = [start for start in starts for _ in range(batching.replicas)]
+    counters[INPUT] = [list(begins) for _ in range(num_inputs)]
+    counters[INPUT_COMPLETE] = [[second + clock.input_seconds for second in begins]] * num_inputs
     for kind in kinds:
         rows = kind.count(batching.iterations) or 1
         returned = starts[len(starts) // rows - 1 :: len(starts) // rows]
@@ -99,7 +99,7 @@ def count(
             for _ in range(batching.replicas)
         ]
         counters[OUTPUT].append(ready)
-        counters[OUTPUT_COMPLETE].append([each + clock.output_seconds for each in ready])
+        counters[OUTPUT_COMPLETE].append([second + clock.output_seconds for second in ready])
     return counters
 
 

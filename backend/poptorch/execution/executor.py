@@ -114,17 +114,17 @@ class PoplarExecutor:
             "Trying to run a model on an offline device (ConnectionType.Never): use "
             "model.compile(inputs) instead of model(inputs)"
         )
-        given = self._bind(args, kwargs)
+        arguments = self._bind(args, kwargs)
         if self._loaded is None:
-            self._compile(given)
+            self._compile(arguments)
         loaded = self._require_compiled()
         assert self._arguments is not None
-        tensors = list(self._arguments.iter_matching(given))
+        tensors = list(self._arguments.iter_matching(arguments))
         if not loaded.is_attached:
             self.attachToDevice()
-        outputs, written = loaded.run(tensors)
+        outputs, changed = loaded.run(tensors)
         self._note_run(loaded)
-        _write_back(tensors, written)
+        _write_back(tensors, changed)
         return loaded.captured.rebuild([_forbid_backward(result) for result in outputs])
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -134,11 +134,11 @@ class PoplarExecutor:
             *args: Arguments of `forward`, as for a call.
             **kwargs: Keyword arguments of `forward`.
         """
-        given = self._bind(args, kwargs)
+        arguments = self._bind(args, kwargs)
         if self._loaded is not None:
             logger.warning("Call to compile() ignored: the executable is already compiled")
             return
-        self._compile(given)
+        self._compile(arguments)
 
     def compileAndExport(
         self, filename: str | PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any
@@ -196,10 +196,10 @@ class PoplarExecutor:
         """Use the executable of a file, which has been unpickled."""
         if data.random_seed is not None:
             self._seed = data.random_seed
-        given = data.executable_inputs
-        if isinstance(given, CallInputs):
-            given = self._bind(given.args, given.kwargs)
-        self._compile(given, file.executable)
+        arguments = data.executable_inputs
+        if isinstance(arguments, CallInputs):
+            arguments = self._bind(arguments.args, arguments.kwargs)
+        self._compile(arguments, file.executable)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         return bind_arguments(self._user_model, args, kwargs)
@@ -318,11 +318,11 @@ class PoplarExecutor:
         Returns:
             Missing and unexpected names.
         """
-        found = self._user_model.load_state_dict(state_dict, strict)
+        keys = self._user_model.load_state_dict(state_dict, strict)
         if self.isAttachedToDevice():
             logger.debug("load_state_dict: implicit copyWeightsToDevice()")
             self.copyWeightsToDevice()
-        return found
+        return keys
 
     def copyWeightsToDevice(self) -> None:
         """Copy the module's parameters and buffers to the device."""
@@ -401,7 +401,7 @@ class PoplarExecutor:
             Seconds by event ("input", "input_complete", "output", "output_complete"), tensor and
             iteration.
         """
-        return {event: [list(each) for each in found] for event, found in self._count().items()}
+        return {event: [list(time) for time in times] for event, times in self._count().items()}
 
     def getHostIpuLatency(self) -> Latency:
         """Return least, most and mean seconds of the inputs' transfers, as modelled."""
@@ -438,9 +438,9 @@ class PoplarExecutor:
         Returns:
             The values.
         """
-        found = {} if self._loaded is None else self._loaded.anchors
-        assert short_name in found, f"No tensor with name {short_name} found."
-        return found[short_name]
+        anchors = {} if self._loaded is None else self._loaded.anchors
+        assert short_name in anchors, f"No tensor with name {short_name} found."
+        return anchors[short_name]
 
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the captured graph in PopART's types by graph, as JSON."""

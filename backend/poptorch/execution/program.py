@@ -225,17 +225,17 @@ class LoadedModel:
         if self.is_synthetic:
             inputs = {name: _generate(value) for name, value in inputs.items()}
         with poplar_errors():
-            outputs, written = self.steps.run(inputs)
+            outputs, changed = self.steps.run(inputs)
         self.anchors = {
             short_name: to_tensor(outputs[name])
             for short_name, (name, *_) in self.options.anchored_tensors.items()
         }
-        found = [
+        results = [
             captured.constants[index].clone() if name is None else to_tensor(outputs[name])
             for index, name in enumerate(captured.outputs)
         ]
         names = captured.inputs
-        return found, {names.index(name): to_tensor(value) for name, value in written.items()}
+        return results, {names.index(name): to_tensor(value) for name, value in changed.items()}
 
     def _convert_state(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """Return values of the state in the types of the device."""
@@ -263,6 +263,6 @@ def _generate(value: Array) -> Array:
 def _make_effects(captured: Captured) -> dict[str, Effect]:
     """Return the effects of tensors that are printed after each run."""
     return {
-        name: Effect(EffectKind.PRINT, each.title, each.attributes)
-        for name, each in captured.prints.items()
+        name: Effect(EffectKind.PRINT, note.title, note.attributes)
+        for name, note in captured.prints.items()
     }

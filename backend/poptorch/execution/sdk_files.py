@@ -109,15 +109,15 @@ def unpickle(blob: bytes) -> PoptorchData:
     record = _SdkUnpickler(io.BytesIO(blob)).load()
     if not isinstance(record, SdkRecord) or type(record).__name__ != "PoptorchData":
         raise Error(f"expected PoptorchData, found {type(record).__name__}")
-    found = vars(record)
-    state = found.get("rng_state")
+    attributes = vars(record)
+    state = attributes.get("rng_state")
     return PoptorchData(
-        str(found.get("version")),
-        _make_inputs(found.get("executable_inputs")),
-        _make_options(found.get("options")),
-        found.get("training"),
-        found.get("model"),
-        int(state[0]) if state else found.get("random_seed"),
+        str(attributes.get("version")),
+        _make_inputs(attributes.get("executable_inputs")),
+        _make_options(attributes.get("options")),
+        attributes.get("training"),
+        attributes.get("model"),
+        int(state[0]) if state else attributes.get("random_seed"),
     )
 
 
@@ -131,31 +131,31 @@ def _make_inputs(record: Any) -> CallInputs:
 
 def _make_options(record: Any) -> options_module.Options:
     """Return options of ours with the values of a record; others are left out, with a warning."""
-    made = options_module.Options()
+    options = options_module.Options()
     values = vars(record) if isinstance(record, SdkRecord) else {}
-    unknown = _copy_values(made, values.get("_values", {}))
+    unknown = _copy_values(options, values.get("_values", {}))
     for attribute, group in _GROUPS.items():
         inner = getattr(values.get(attribute), "_values", {})
-        unknown += _copy_values(getattr(made, group), inner)
+        unknown += _copy_values(getattr(options, group), inner)
     for name, value in getattr(values.get("_popart"), "options", {}).items():
-        made.popart.set(name, value)
+        options.popart.set(name, value)
     strategy = _make_strategy(values.get("_execution_strategy"))
     if strategy is not None:
-        made.setExecutionStrategy(strategy)
+        options.setExecutionStrategy(strategy)
     if unknown:
         logger.warning("options of the file that have no meaning here: %s", ", ".join(unknown))
-    return made
+    return options
 
 
 def _copy_values(group: OptionGroup, values: Mapping[str, Any]) -> list[str]:
     """Set the options that a group has; return the names of the others."""
-    known = {name: option for name, option in group.OPTIONS.items() if not option.popart}
-    for name in known.keys() & values.keys():
+    options = {name: option for name, option in group.OPTIONS.items() if not option.popart}
+    for name in options.keys() & values.keys():
         try:
-            group.set(**{name: _convert(known[name], values[name])})
+            group.set(**{name: _convert(options[name], values[name])})
         except (AssertionError, ValueError) as error:
             raise Error(f"option {name} of the file is {values[name]!r}: {error}") from error
-    return sorted(values.keys() - known.keys())
+    return sorted(values.keys() - options.keys())
 
 
 def _convert(option: Option, value: Any) -> Any:
@@ -166,12 +166,12 @@ def _convert(option: Option, value: Any) -> Any:
 
 def _make_strategy(record: Any) -> strategies.ExecutionStrategy | None:
     """Return a strategy of the same class; strategies with explicit stages cannot be pickled."""
-    known = {
-        each.__name__: each for each in (strategies.PipelinedExecution, strategies.ShardedExecution)
+    classes = {
+        kind.__name__: kind for kind in (strategies.PipelinedExecution, strategies.ShardedExecution)
     }
-    found = known.get(type(record).__name__)
-    if found is not None:
-        return found(*_find_auto_stage(record))
+    strategy_class = classes.get(type(record).__name__)
+    if strategy_class is not None:
+        return strategy_class(*_find_auto_stage(record))
     if record is not None:
         name = type(record).__name__
         logger.warning("the strategy %s of the file is left out: it changes no result", name)
@@ -180,9 +180,14 @@ def _make_strategy(record: Any) -> strategies.ExecutionStrategy | None:
 
 def _find_auto_stage(record: SdkRecord) -> list[AutoStage]:
     """Return how a strategy, or its manager of stages, numbers the stages, if it says so."""
-    values = [vars(each) for each in (record, *vars(record).values()) if _is_record(each)]
-    found = [each for named in values for each in named.values() if isinstance(each, AutoStage)]
-    return found[:1]
+    values = [vars(value) for value in (record, *vars(record).values()) if _is_record(value)]
+    stages = [
+        value
+        for attributes in values
+        for value in attributes.values()
+        if isinstance(value, AutoStage)
+    ]
+    return stages[:1]
 
 
 def _is_record(value: Any) -> bool:

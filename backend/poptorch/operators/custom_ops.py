@@ -72,15 +72,15 @@ def custom_op(
     checked = {key: _check_attribute(key, each) for key, each in (attributes or {}).items()}
     body = _bodies.get((domain, name))
     if body is not None:
-        made = body(*inputs, **checked)
-        return list(made) if isinstance(made, (tuple, list)) else [made]
+        result = body(*inputs, **checked)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
     if domain == CHIP_DOMAIN:
         return call_popart(list(inputs), name, list(example_outputs), checked)
-    known = ", ".join(sorted(f"{each[0]}.{each[1]}" for each in _bodies)) or "none"
+    defined = ", ".join(sorted(f"{each[0]}.{each[1]}" for each in _bodies)) or "none"
     raise Error(
         f"custom operator {domain}.{name}: libraries for the IPU hold machine code, which is not "
         "run here. Define what the operator computes with poptorch.register_op_body "
-        f"(defined: {known})"
+        f"(defined: {defined})"
     )
 
 
@@ -133,7 +133,7 @@ def call_popart(
     """
     if not isRunningOnIpu():
         raise Error(f"{op_type} is an operator of the IPU, and not defined on the CPU")
-    made: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
+    results: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
         f"{CHIP_DOMAIN}::{op_type}",
         inputs,
         dict(attributes),
@@ -141,4 +141,4 @@ def call_popart(
         shapes=[list(example.shape) for example in examples],
         version=1,
     )
-    return list(made)
+    return list(results)

@@ -36,10 +36,10 @@ class MultiConv:
         Raises:
             ValueError: If a type is another.
         """
-        for each in value if isinstance(value, (list, tuple)) else (value,):
-            if each not in (torch.float, torch.half):
+        for kind in value if isinstance(value, (list, tuple)) else (value,):
+            if kind not in (torch.float, torch.half):
                 raise ValueError(
-                    f"Invalid partials types. Expecting torch.float or torch.half, found {each}"
+                    f"Invalid partials types. Expecting torch.float or torch.half, found {kind}"
                 )
         return self
 
@@ -130,5 +130,5 @@ def note_convolution(trace: Trace | None) -> None:
 def _check_each(name: str, value: Any, kind: type) -> None:
     """Check a value, or one for each convolution; None leaves the default."""
     values = value if isinstance(value, (list, tuple)) else [value]
-    if value is not None and not (values and all(isinstance(each, kind) for each in values)):
+    if value is not None and not (values and all(isinstance(item, kind) for item in values)):
         raise AssertionError(f"Invalid {name}! Expecting {kind.__name__}, found {value!r}")

@@ -59,7 +59,7 @@ def _mark(kind: str, tensors: Any, mode: OverlapMode) -> Any:
 
 
 def _add_hint(kind: str, tensor: Any, mode: OverlapMode) -> Any:
-    (made,) = torch.onnx.ops.symbolic_multi_out(
+    (result,) = torch.onnx.ops.symbolic_multi_out(
         f"{HINTS}::{kind}",
         [tensor],
         {"mode": mode.value},
@@ -67,7 +67,7 @@ def _add_hint(kind: str, tensor: Any, mode: OverlapMode) -> Any:
         shapes=[list(tensor.shape)],
         version=1,
     )
-    return made
+    return result
 
 
 def check(graph: onnx.GraphProto, num_results: int) -> None:

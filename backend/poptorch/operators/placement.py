@@ -180,13 +180,13 @@ def count_ipus(ipus_per_replica: int, replicas: int, round_up: bool) -> int:
     Raises:
         Error: If no device has so many IPUs.
     """
-    wanted = ipus_per_replica * replicas
-    if wanted > MAX_IPUS:
-        raise Error(f"Too many IPUs requested ({wanted}). The machine has {MAX_IPUS} IPUs.")
-    reserved = 1 << (wanted - 1).bit_length()
-    if reserved != wanted and not round_up:
+    num_ipus = ipus_per_replica * replicas
+    if num_ipus > MAX_IPUS:
+        raise Error(f"Too many IPUs requested ({num_ipus}). The machine has {MAX_IPUS} IPUs.")
+    reserved = 1 << (num_ipus - 1).bit_length()
+    if reserved != num_ipus and not round_up:
         raise Error(
-            f"The model specifies the use of {wanted} IPUs, however PopTorch must reserve a "
+            f"The model specifies the use of {num_ipus} IPUs, however PopTorch must reserve a "
             f"minimum of {reserved} in order to allow the model to run, because PopTorch must "
             "reserve a power of 2 or maximum of 64 IPUs per process. Please reconfigure your "
             "model to use a different number of IPUs or set "
@@ -309,9 +309,9 @@ def BlockFunction(
 
 def removeBlocks(module: Any) -> None:
     """Remove the blocks of a module and of those within it."""
-    for each in module.modules():
-        for key, _ in _find_hooks(each):
-            del each._forward_pre_hooks[key]  # noqa: SLF001 # torch has no other way
+    for inner in module.modules():
+        for key, _ in _find_hooks(inner):
+            del inner._forward_pre_hooks[key]  # noqa: SLF001 # torch has no other way
 
 
 def module_repr(module: Any) -> str:

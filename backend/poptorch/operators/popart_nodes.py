@@ -30,7 +30,7 @@ def drop_copies(graph: onnx.GraphProto) -> None:
     Args:
         graph: The graph, which is changed.
     """
-    inputs, outputs = ({each.name for each in side} for side in (graph.input, graph.output))
+    inputs, outputs = ({value.name for value in side} for side in (graph.input, graph.output))
     _bypass(
         graph,
         lambda node: (
@@ -54,14 +54,16 @@ def move_hints(graph: onnx.GraphProto) -> None:
         if hint.domain != HINTS:
             free.update(hint.output[:1] if hint.op_type in _NEED_MEMORY else ())
             continue
-        found = hint.input[:1]
+        names = hint.input[:1]
         for _ in range(_MAX_STEPS_BACK):
-            target = next((name for name in found if name in free), None)
+            target = next((name for name in names if name in free), None)
             if target is not None:
                 free.remove(target)
                 _move_hint(graph, hint, target)
                 break
-            found = [each for name in found if name in makers for each in makers[name].input]
+            names = [
+                name_read for name in names if name in makers for name_read in makers[name].input
+            ]
 
 
 def _move_hint(graph: onnx.GraphProto, hint: onnx.NodeProto, target: str) -> None:
@@ -86,24 +88,24 @@ def drop_hints(model: onnx.ModelProto) -> None:
         model: The model, which is changed.
     """
     _bypass(model.graph, lambda node: node.domain == HINTS)
-    kept = [opset for opset in model.opset_import if opset.domain != HINTS]
+    opsets = [opset for opset in model.opset_import if opset.domain != HINTS]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(opsets)
 
 
 def _bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool]) -> None:
     """Remove nodes that return their input; outputs of the graph become their inputs."""
     names: dict[str, str] = {}
-    kept = []
+    nodes = []
     for node in graph.node:
         if is_bypassed(node):
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
-            kept.append(node)
+            nodes.append(node)
     if not names:
         return
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     rename(graph, names)
     for output in graph.output:
         output.name = names.get(output.name, output.name)
@@ -121,21 +123,24 @@ def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
     """
     if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
         return
-    known = infer_shapes(model).graph
-    types = {value.name: value.type for value in (*known.input, *known.value_info, *known.output)}
-    made: list[onnx.NodeProto] = []
+    inferred = infer_shapes(model).graph
+    types = {
+        value.name: value.type
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
+    nodes: list[onnx.NodeProto] = []
     for index, node in enumerate(model.graph.node):
         if node.domain == CHIP_DOMAIN:
             part = _lower(node, types, f"{node.op_type}/{index}/", replicas)
-            made.extend(part.node)
+            nodes.extend(part.node)
             model.graph.initializer.extend(part.initializer)
         else:
-            made.append(node)
+            nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(made)
-    kept = [opset for opset in model.opset_import if opset.domain != CHIP_DOMAIN]
+    model.graph.node.extend(nodes)
+    opsets = [opset for opset in model.opset_import if opset.domain != CHIP_DOMAIN]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(opsets)
 
 
 def _lower(
@@ -164,10 +169,12 @@ def _lower(
     )
     try:
         options = LoweringOptions(replicas=replicas)
-        made = lower(alone, list(inner.output), options=options).model
+        model = lower(alone, list(inner.output), options=options).model
     except popart_exception as error:
         raise Error(str(error)) from error
-    lowered = onnx.compose.add_prefix(made, prefix, rename_inputs=False, rename_outputs=False).graph
+    lowered = onnx.compose.add_prefix(
+        model, prefix, rename_inputs=False, rename_outputs=False
+    ).graph
     casts = [
         helper.make_node("Cast", [outer], [name], to=value.type.tensor_type.elem_type)
         for outer, name, value in zip(node.input, inner.input, inputs, strict=True)

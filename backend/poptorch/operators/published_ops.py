@@ -60,7 +60,7 @@ def _group_quantize_decompress(x: Any, scale: Any, bias: Any, **_: Any) -> Any:
     """
     rows, groups, words = x.shape
     wide = x.to(torch.int32)
-    numbers = torch.stack([(wide >> each) & 15 for each in _NIBBLES], -1)
+    numbers = torch.stack([(wide >> shift) & 15 for shift in _NIBBLES], -1)
     values = numbers.reshape(rows, groups, 4 * words).to(scale.dtype)
     return (values * scale + bias).reshape(rows, groups * words * 4)
 
@@ -126,14 +126,14 @@ def _nms(
     def is_on(turn: Any, *_: Any) -> Any:
         return turn < numDetections
 
-    def take_best(turn: Any, left: Any, found: Any, best_scores: Any) -> Any:
+    def take_best(turn: Any, left: Any, best_places: Any, best_scores: Any) -> Any:
         flat = left.reshape(images, -1)
         best = torch.argmax(flat, 1, keepdim=True)
         score = torch.gather(flat, 1, best)
         rows = torch.div(best, num_classes, rounding_mode="floor")
         box = torch.gather(boxes, 1, rows.unsqueeze(-1).expand(-1, 1, 4))
         is_slot = (slots == turn) & (score.float() > scoreThreshold)
-        found = torch.where(is_slot, best.to(torch.int32), found)
+        best_places = torch.where(is_slot, best.to(torch.int32), best_places)
         best_scores = torch.where(is_slot, score, best_scores)
         left = torch.where(flat_places == best, least, flat).reshape(left.shape)
         overlap = _overlap(boxes, box).unsqueeze(-1)
@@ -145,7 +145,7 @@ def _nms(
         else:
             lowered = torch.full_like(left, least)
             is_lowered = is_same & (left > scoreThreshold) & (overlap > threshold)
-        return turn + 1, torch.where(is_lowered, lowered, left), found, best_scores
+        return turn + 1, torch.where(is_lowered, lowered, left), best_places, best_scores
 
     start = (
         torch.tensor(0),
@@ -153,16 +153,16 @@ def _nms(
         torch.full((images, numDetections), -1, dtype=torch.int32),
         torch.zeros(images, numDetections, dtype=scores.dtype),
     )
-    _, _, found, best_scores = while_loop(is_on, take_best, start)
-    is_found = found >= 0
-    rows = torch.div(found, num_classes, rounding_mode="floor")
+    _, _, best_places, best_scores = while_loop(is_on, take_best, start)
+    is_found = best_places >= 0
+    rows = torch.div(best_places, num_classes, rounding_mode="floor")
     places = torch.where(is_found, rows, 0).to(torch.int64)
-    taken = torch.gather(boxes, 1, places.unsqueeze(-1).expand(-1, -1, 4))
+    best_boxes = torch.gather(boxes, 1, places.unsqueeze(-1).expand(-1, -1, 4))
     return (
         torch.where(is_found, rows, -1),
         best_scores,
-        torch.where(is_found.unsqueeze(-1), taken, 0.0).to(boxes.dtype),
-        torch.where(is_found, found % num_classes, _NO_CLASS).to(torch.int32),
+        torch.where(is_found.unsqueeze(-1), best_boxes, 0.0).to(boxes.dtype),
+        torch.where(is_found, best_places % num_classes, _NO_CLASS).to(torch.int32),
         is_found.sum(1).to(torch.int32),
     )
 

@@ -49,14 +49,14 @@ class Phase:
     """Stages that run in parallel in one phase of phased execution."""
 
     def __init__(self, *arg: str | Stage) -> None:
-        if all(isinstance(each, Stage) for each in arg):
+        if all(isinstance(item, Stage) for item in arg):
             self.stages: Sequence[Any] = arg
             return
-        assert all(isinstance(each, str) for each in arg), (
+        assert all(isinstance(item, str) for item in arg), (
             "All arguments must either be block IDs (strings) or Stages: "
-            f"{[type(each) for each in arg]}"
+            f"{[type(item) for item in arg]}"
         )
-        self.stages = [Stage(*(str(each) for each in arg))]
+        self.stages = [Stage(*(str(item) for item in arg))]
 
     def stage(self, idx: int) -> Any:
         """Return the stage at an index."""
@@ -147,8 +147,8 @@ class PipelinedExecution(ExecutionStrategy):
         if len(args) == 1 and isinstance(args[0], AutoStage):
             auto_stage = args[0]
             args = ()
-        for number, each in enumerate(args):
-            stage = self._make_stage(each)
+        for number, arg in enumerate(args):
+            stage = self._make_stage(arg)
             stage.stage_id = number
             _add_blocks(stages, stage, f"stage {number}")
         super().__init__(stages, auto_stage)
@@ -191,7 +191,7 @@ class _PhasedExecution(ExecutionStrategy):
         )
         self._liveness = Liveness.AlwaysLive
         self._separate_backward_phase = False
-        self._phases = [self._make_phase(each) for each in phases]
+        self._phases = [self._make_phase(phase) for phase in phases]
         stages: dict[str, Stage] = {}
         for number, phase in enumerate(self._phases):
             for stage in phase.stages:

@@ -39,9 +39,9 @@ def floor_divide(x: Any, y: Any) -> Any:
     quotient = (wide - rest) / divisor
     is_less = (rest != 0) & ((divisor < 0) != (rest < 0))
     quotient = quotient - is_less.to(quotient.dtype)
-    whole = torch.floor(quotient)
-    whole = whole + (quotient - whole > 0.5).to(whole.dtype)  # noqa: PLR2004 # to the nearest
-    return torch.where(divisor == 0, wide / divisor, whole).to(x.dtype)
+    floored = torch.floor(quotient)
+    floored = floored + (quotient - floored > 0.5).to(floored.dtype)  # noqa: PLR2004 # to the nearest
+    return torch.where(divisor == 0, wide / divisor, floored).to(x.dtype)
 
 
 def _divide(x: Any, y: Any, *, rounding_mode: str | None) -> Any:
@@ -80,10 +80,10 @@ def power(x: Any, y: Any) -> Any:
     if dtype.is_floating_point:
         return torch.pow(x, y)
     base, exponent = x.to(torch.int32), y.to(torch.int32)
-    made = torch.ops.aten.pow.Tensor_Tensor(base, exponent.clamp(min=0))
+    positive = torch.ops.aten.pow.Tensor_Tensor(base, exponent.clamp(min=0))
     sign = 1 - 2 * (exponent & 1)
     inverse = torch.where(base == 1, 1, torch.where(base == -1, sign, 0))
-    return torch.where(exponent < 0, inverse, made).to(dtype)
+    return torch.where(exponent < 0, inverse, positive).to(dtype)
 
 
 def _is_mixed(dtype: Any, operands: tuple[Any, Any]) -> bool:

@@ -222,8 +222,8 @@ def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 
 def _pick_sorted(x: Any, place: int, dim: int, keepdim: bool) -> Any:
     values, indices = torch.sort(x, dim=dim)
-    picked = [each.select(dim, place) for each in (values, indices)]
-    return tuple(each.unsqueeze(dim) if keepdim else each for each in picked)
+    picked = [tensor.select(dim, place) for tensor in (values, indices)]
+    return tuple(tensor.unsqueeze(dim) if keepdim else tensor for tensor in picked)
 
 
 @_decomposes(aten.sort.stable)
@@ -387,7 +387,7 @@ def _cross_entropy_loss(
     axis = 1 if x.dim() > 1 else 0
     classes = x.shape[axis]
     logs = torch.log_softmax(x, axis)
-    shape = [classes if each == axis else 1 for each in range(x.dim())]
+    shape = [classes if dimension == axis else 1 for dimension in range(x.dim())]
     weighted = logs if weight is None else logs * weight.reshape(shape)
     if target.dtype.is_floating_point:
         labels = target * (1 - label_smoothing) + label_smoothing / classes

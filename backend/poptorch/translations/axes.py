@@ -42,8 +42,8 @@ def _scan_extremes(x: Any, dim: int, wins: Callable[..., Any]) -> Any:
             is_new = is_new | torch.isnan(new)
         pairs = ((x, old, new), (places, *_shift(places, dim, reach)))
         x, places = (
-            torch.cat([whole.narrow(dim, 0, reach), torch.where(is_new, second, first)], dim)
-            for whole, first, second in pairs
+            torch.cat([scanned.narrow(dim, 0, reach), torch.where(is_new, second, first)], dim)
+            for scanned, first, second in pairs
         )
         reach *= 2
     return x, places

@@ -48,8 +48,8 @@ def ctc_loss(
             "because lengths are known at run time only"
         )
     lengths = [
-        torch.as_tensor(each).reshape(-1).to(torch.int64)
-        for each in (input_lengths, target_lengths)
+        torch.as_tensor(size).reshape(-1).to(torch.int64)
+        for size in (input_lengths, target_lengths)
     ]
     losses = -_find_likelihoods(
         log_probs.float(), targets.to(torch.int64), lengths[0], lengths[1], blank

@@ -53,12 +53,12 @@ def embedding_bag(
     ones = torch.ones(indices.shape[0], dtype=torch.int32)
     counts = torch.zeros(bags + 1, dtype=torch.int32).index_add(0, bag, ones)
     if mode in (_SUM, _MEAN):
-        made = nothing.index_add(0, bag, rows)
+        bags_of_rows = nothing.index_add(0, bag, rows)
     else:
-        made = nothing.index_reduce(0, bag, rows, "amax", include_self=False)
+        bags_of_rows = nothing.index_reduce(0, bag, rows, "amax", include_self=False)
     if mode == _MEAN:
-        made = made / counts.clamp(min=1).unsqueeze(1).to(made.dtype)
-    return made[:bags], bag, counts[:bags], counts[:bags]
+        bags_of_rows = bags_of_rows / counts.clamp(min=1).unsqueeze(1).to(bags_of_rows.dtype)
+    return bags_of_rows[:bags], bag, counts[:bags], counts[:bags]
 
 
 def one_hot(x: Any, num_classes: int = -1) -> Any:

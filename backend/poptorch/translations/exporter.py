@@ -25,17 +25,17 @@ def share_operators() -> Iterator[None]:
     Yields:
         Nothing.
     """
-    found = _find_table()
-    if found is None:
+    table = _find_table()
+    if table is None:
         yield
         return
-    kind, build = found
+    kind, build = table
     original = vars(kind)[_BUILD]
 
     def copy_table(*args: Any, **keywords: Any) -> Any:
-        made = copy.copy(build(*args, **keywords))
-        made.functions = {name: list(each) for name, each in made.functions.items()}
-        return made
+        copied = copy.copy(build(*args, **keywords))
+        copied.functions = {name: list(functions) for name, functions in copied.functions.items()}
+        return copied
 
     setattr(kind, _BUILD, staticmethod(copy_table))
     try:

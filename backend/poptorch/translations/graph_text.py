@@ -70,7 +70,7 @@ def log_weights(graph: onnx.GraphProto, inputs: Collection[str], trained: Collec
     """
     if not logger.isEnabledFor(TRACE):
         return
-    held = {
+    descriptions = {
         tensor.name: _describe_type(tensor.data_type, tensor.dims, tensor.name in trained)
         for tensor in graph.initializer
     }
@@ -78,8 +78,8 @@ def log_weights(graph: onnx.GraphProto, inputs: Collection[str], trained: Collec
         if value.name not in inputs:
             kind = value.type.tensor_type
             shape = [size.dim_value for size in kind.shape.dim]
-            held[value.name] = _describe_type(kind.elem_type, shape)
-    for index, (name, text) in enumerate(held.items()):
+            descriptions[value.name] = _describe_type(kind.elem_type, shape)
+    for index, (name, text) in enumerate(descriptions.items()):
         logger.log(TRACE, "%%%d : %s -> %s", index, text, name)
 
 
@@ -108,12 +108,12 @@ def describe_call(node: Any) -> str:
     kinds = ", ".join(_describe_value(value) for value in values)
     schema = getattr(node.target, "_schema", None)
     name = schema.name if schema is not None else getattr(node.target, "__name__", node.target)
-    arguments = [*node.args, *(f"{key}={each}" for key, each in node.kwargs.items())]
-    given = ", ".join(
+    arguments = [*node.args, *(f"{key}={keyword}" for key, keyword in node.kwargs.items())]
+    inputs = ", ".join(
         f"%{argument.name}" if isinstance(argument, torch.fx.Node) else str(argument)
         for argument in arguments
     )
-    return f"%{node.name} : {kinds} = {name}({given})"
+    return f"%{node.name} : {kinds} = {name}({inputs})"
 
 
 def _describe_value(value: Any) -> str:
@@ -130,13 +130,14 @@ def name_type(dtype: torch.dtype) -> str:
 
 def _describe_node(node: onnx.NodeProto) -> str:
     results = ", ".join(f"%{name}" for name in node.output if name)
-    given = ", ".join(f"%{name}" for name in node.input if name)
-    kept = [entry for entry in node.attribute if entry.type not in (_GRAPH, _TENSOR)]
+    inputs = ", ".join(f"%{name}" for name in node.input if name)
+    attributes_shown = [entry for entry in node.attribute if entry.type not in (_GRAPH, _TENSOR)]
     attributes = ", ".join(
-        f"{each.name}={_describe_attribute(helper.get_attribute_value(each))}" for each in kept
+        f"{one.name}={_describe_attribute(helper.get_attribute_value(one))}"
+        for one in attributes_shown
     )
     domain = node.domain if node.domain not in ("", CHIP_DOMAIN) else "popart"
-    return f"{results} = {domain}::{node.op_type.lower()}[{attributes}]({given})"
+    return f"{results} = {domain}::{node.op_type.lower()}[{attributes}]({inputs})"
 
 
 def _describe_attribute(value: Any) -> str:

@@ -105,8 +105,8 @@ def _variance(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, An
     middle = wide.mean(_axes(x, dim), keepdim=True) if x.dim() else wide
     centred = wide - middle
     total = (centred * centred).sum(_axes(x, dim), keepdim=keepdim) if x.dim() else centred
-    made = total / torch.full([], float(max(_count(x, dim) - correction, 0)))
-    return made.to(x.dtype), middle.reshape(made.shape).to(x.dtype)
+    variance = total / torch.full([], float(max(_count(x, dim) - correction, 0)))
+    return variance.to(x.dtype), middle.reshape(variance.shape).to(x.dtype)
 
 
 def _spread(operator: Any) -> Callable[..., Any]:
@@ -117,9 +117,9 @@ def _spread(operator: Any) -> Callable[..., Any]:
         if not x.numel():
             nothing = _fill(x, dim, keepdim, math.nan, x.dtype)
             return (nothing, nothing) if name.endswith("mean") else nothing
-        made, middle = _variance(x, dim, correction, keepdim)
-        made = torch.sqrt(made) if name.startswith("std") else made
-        return (made, middle) if name.endswith("mean") else made
+        spread, middle = _variance(x, dim, correction, keepdim)
+        spread = torch.sqrt(spread) if name.startswith("std") else spread
+        return (spread, middle) if name.endswith("mean") else spread
 
     return reduce
 

@@ -30,7 +30,7 @@ def _scatter_to(initial: Any, axis: int, index: Any, src: Any, kind: str) -> Any
         "reduction": kind,
         "enable_index_broadcast": int(index.shape != src.shape),
     }
-    (made,) = torch.onnx.ops.symbolic_multi_out(
+    (result,) = torch.onnx.ops.symbolic_multi_out(
         f"{CHIP_DOMAIN}::ScatterReduce",
         [src, index, initial],
         attributes,
@@ -38,7 +38,7 @@ def _scatter_to(initial: Any, axis: int, index: Any, src: Any, kind: str) -> Any
         shapes=[list(initial.shape)],
         version=1,
     )
-    return made
+    return result
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
@@ -152,7 +152,7 @@ def index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> An
 def _align(x: Any, dim: int, index: Any) -> Any:
     """Return an index of slices with as many axes as the tensor."""
     axis = dim % x.dim()
-    return index.reshape([-1 if each == axis else 1 for each in range(x.dim())])
+    return index.reshape([-1 if dimension == axis else 1 for dimension in range(x.dim())])
 
 
 def take_part(src: Any, index: Any) -> Any:
@@ -262,15 +262,15 @@ def _simplify_scatter(graph: Any, node: Any) -> None:
     if index is None or len(index.users) > 1:
         return
     axis, shape = dim % max(len(_find_shape(x)), 1), _find_shape(index)
-    wide = [each for each, size in enumerate(shape) if each != axis and size != 1]
-    outer = [_find_shape(each)[:axis] + _find_shape(each)[axis + 1 :] for each in (x, src)]
+    wide = [dimension for dimension, size in enumerate(shape) if dimension != axis and size != 1]
+    outer = [_find_shape(tensor)[:axis] + _find_shape(tensor)[axis + 1 :] for tensor in (x, src)]
     if axes != wide or _find_shape(src) != shape or outer[0] != outer[1]:
         return
     logger.log(TRACE, "Removing index expansion node: %s", describe_call(index))
     with graph.inserting_before(node):
         places = _flatten(graph, index.args[0])
-        made = _scatter_slices(graph, node, places, reduce)
-    _replace(graph, node, made, index)
+        result = _scatter_slices(graph, node, places, reduce)
+    _replace(graph, node, result, index)
 
 
 def _scatter_slices(graph: Any, node: Any, places: Any, reduce: str) -> Any:
@@ -302,16 +302,16 @@ def _simplify_gather(graph: Any, node: Any) -> None:
     logger.debug("Optimising gather: %s", describe_call(node))
     with graph.inserting_before(node):
         places = _flatten(graph, index.args[0])
-        made = graph.call_function(aten.index_select.default, (x, dim, places))
-    _replace(graph, node, made, index)
+        result = graph.call_function(aten.index_select.default, (x, dim, places))
+    _replace(graph, node, result, index)
 
 
 def _flatten(graph: Any, index: Any) -> Any:
-    made = graph.call_function(aten.reshape.default, (index, [-1]))
+    flat = graph.call_function(aten.reshape.default, (index, [-1]))
     value = index.meta["val"]
     with value.fake_mode:
-        made.meta = {**index.meta, "val": value.reshape(-1)}
-    return made
+        flat.meta = {**index.meta, "val": value.reshape(-1)}
+    return flat
 
 
 def _replace(graph: Any, node: Any, made: Any, index: Any) -> None:

@@ -51,9 +51,11 @@ def lgamma(x: Any) -> Any:
         product = product * (y + step)
     z = y + _SHIFT
     series = 1 / (12 * z) - 1 / (360 * z**3) + 1 / (1260 * z**5)
-    made = (z - 0.5) * torch.log(z) - z + 0.5 * math.log(2 * math.pi) + series - torch.log(product)
-    reflected = math.log(math.pi) - torch.log(torch.abs(torch.sin(math.pi * x))) - made
-    return torch.where(x < _MIRROR, reflected, made)
+    logarithm = (
+        (z - 0.5) * torch.log(z) - z + 0.5 * math.log(2 * math.pi) + series - torch.log(product)
+    )
+    reflected = math.log(math.pi) - torch.log(torch.abs(torch.sin(math.pi * x))) - logarithm
+    return torch.where(x < _MIRROR, reflected, logarithm)
 
 
 def mvlgamma(x: Any, p: int) -> Any:
@@ -63,8 +65,8 @@ def mvlgamma(x: Any, p: int) -> Any:
         x: A tensor of floats.
         p: Number of dimensions.
     """
-    made = sum(lgamma(x - step / 2) for step in range(p))
-    return made + p * (p - 1) / 4 * math.log(math.pi)
+    total = sum(lgamma(x - step / 2) for step in range(p))
+    return total + p * (p - 1) / 4 * math.log(math.pi)
 
 
 def digamma(x: Any) -> Any:
@@ -75,10 +77,10 @@ def digamma(x: Any) -> Any:
     """
     y = torch.where(x < _MIRROR, 1 - x, x)
     z = y + _SHIFT
-    made = torch.log(z) - 1 / (2 * z) - 1 / (12 * z**2) + 1 / (120 * z**4) - 1 / (252 * z**6)
+    result = torch.log(z) - 1 / (2 * z) - 1 / (12 * z**2) + 1 / (120 * z**4) - 1 / (252 * z**6)
     for step in range(_SHIFT):
-        made = made - 1 / (y + step)
-    return torch.where(x < _MIRROR, made - math.pi / torch.tan(math.pi * x), made)
+        result = result - 1 / (y + step)
+    return torch.where(x < _MIRROR, result - math.pi / torch.tan(math.pi * x), result)
 
 
 def erfinv(x: Any) -> Any:
@@ -90,8 +92,8 @@ def erfinv(x: Any) -> Any:
     w = -torch.log((1 - x) * (1 + x))
     centre = _evaluate(_CENTRE, w - 2.5)
     tail = _evaluate(_TAIL, torch.sqrt(w) - 3)
-    made = torch.where(w < _TAIL_START, centre, tail) * x
-    return torch.where(torch.abs(x) == 1, x * math.inf, made)
+    result = torch.where(w < _TAIL_START, centre, tail) * x
+    return torch.where(torch.abs(x) == 1, x * math.inf, result)
 
 
 def _evaluate(coefficients: tuple[float, ...], x: Any) -> Any:
