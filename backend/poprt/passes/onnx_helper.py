@@ -38,22 +38,22 @@ def clean_info(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _drop_loose_ends(graph: onnx.GraphProto) -> None:
-    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     loose: set[int] = set()
     for place, node in enumerate(graph.node):
-        if known.issuperset(iter_reads(node)):
-            known.update(node.output)
+        if defined.issuperset(iter_reads(node)):
+            defined.update(node.output)
         else:
             loose.add(place)
-    used = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
+    reads = {value.name for value in graph.output}
+    nodes_kept: list[onnx.NodeProto] = []
     for place in reversed(range(len(graph.node))):
         node = graph.node[place]
-        if place not in loose or used.intersection(node.output):
-            kept.append(node)
-            used.update(iter_reads(node))
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, reversed(kept))
+        if place not in loose or reads.intersection(node.output):
+            nodes_kept.append(node)
+            reads.update(iter_reads(node))
+    if len(nodes_kept) < len(graph.node):
+        replace_nodes(graph, reversed(nodes_kept))
 
 
 def get_dtype(graph: onnx.GraphProto, name: str) -> int | None:
@@ -91,6 +91,10 @@ def _find(
     graph: onnx.GraphProto, name: str
 ) -> tuple[onnx.ValueInfoProto | None, TensorProto | None]:
     """Return the graph's declaration of a tensor, and the tensor itself if it is an initializer."""
-    tensor = next((each for each in graph.initializer if each.name == name), None)
-    values = (each for field in (graph.value_info, graph.input, graph.output) for each in field)
+    tensor = next(
+        (initializer for initializer in graph.initializer if initializer.name == name), None
+    )
+    values = (
+        candidate for field in (graph.value_info, graph.input, graph.output) for candidate in field
+    )
     return next((value for value in values if value.name == name), None), tensor

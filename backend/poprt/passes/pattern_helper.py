@@ -60,19 +60,21 @@ class PatternMatcher:
     def next_pattern(self, graph: onnx.GraphProto) -> dict[str, Found] | None:
         """Return the first match, by key, in the order of the graph that was not returned before;
         None if there is none."""
-        for found in self._iter_matches(graph):
-            outputs = tuple(name for each in found.values() for name in each.node.output)
+        for match in self._iter_matches(graph):
+            outputs = tuple(
+                name for node_match in match.values() for name in node_match.node.output
+            )
             if outputs not in self._given:
                 self._given.add(outputs)
-                return found
+                return match
         return None
 
     def _iter_matches(self, graph: onnx.GraphProto) -> Iterator[dict[str, Found]]:
         nodes = [Found(node, i) for i, node in enumerate(graph.node)]
         by_operator: dict[str, list[Found]] = {}
-        for found in nodes:
-            by_operator.setdefault(found.node.op_type, []).append(found)
-        makers = {name: found for found in nodes for name in found.node.output if name}
+        for candidate in nodes:
+            by_operator.setdefault(candidate.node.op_type, []).append(candidate)
+        makers = {name: candidate for candidate in nodes for name in candidate.node.output if name}
         yield from self._extend({}, by_operator, makers)
 
     def _extend(
@@ -93,9 +95,9 @@ class PatternMatcher:
             if users
             else by_operator.get(self._operators[key], [])
         )
-        taken = {each.index for each in found.values()}
+        indices = {node_match.index for node_match in found.values()}
         for candidate in candidates:
-            if candidate.node.op_type != self._operators[key] or candidate.index in taken:
+            if candidate.node.op_type != self._operators[key] or candidate.index in indices:
                 continue
             found[key] = candidate
             if self._holds(found, key):
@@ -104,9 +106,11 @@ class PatternMatcher:
 
     def _next_key(self, found: Mapping[str, Found]) -> str | None:
         """Return a key that is not found yet, if possible one that a found node reads."""
-        left = [key for key in reversed(self._operators) if key not in found]
-        near = (key for key in left if any(m == key and user in found for m, user in self._edges))
-        return next(near, left[0] if left else None)
+        unmatched = [key for key in reversed(self._operators) if key not in found]
+        near = (
+            key for key in unmatched if any(m == key and user in found for m, user in self._edges)
+        )
+        return next(near, unmatched[0] if unmatched else None)
 
     def _holds(self, found: Mapping[str, Found], key: str) -> bool:
         """Return whether the graph has all edges between `key` and the other found keys."""

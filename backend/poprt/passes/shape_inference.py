@@ -20,9 +20,11 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     Weights are not copied. Declarations stay for tensors whose shapes cannot be inferred.
     """
     inferred = onnxgraph.infer_shapes(model)
-    for graph, known in zip(iter_graphs(model.graph), iter_graphs(inferred.graph), strict=True):
+    for graph, inferred_graph in zip(
+        iter_graphs(model.graph), iter_graphs(inferred.graph), strict=True
+    ):
         forget_values(graph)
-        graph.value_info.extend(known.value_info)
+        graph.value_info.extend(inferred_graph.value_info)
     outputs = {value.name: value for value in inferred.graph.output}
     for value in model.graph.output:
         value.CopyFrom(outputs[value.name])
@@ -46,9 +48,9 @@ class ShapeFunc:
     ) -> onnx.ModelProto:
         """Declare a tensor by its name in `value_info` and return the model, changed in place."""
         graph = model.graph
-        for found in (*graph.value_info, *graph.output):
-            if found.name == value_info.name:
-                found.CopyFrom(value_info)
+        for info in (*graph.value_info, *graph.output):
+            if info.name == value_info.name:
+                info.CopyFrom(value_info)
                 return model
         graph.value_info.append(value_info)
         return model

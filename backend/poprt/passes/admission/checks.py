@@ -161,12 +161,14 @@ class CheckUnsupportedAttribute(ImmutablePass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Write one warning for each attribute of an operator, with its first node."""
-        found: dict[str, list[str]] = {}
+        unsupported: dict[str, list[str]] = {}
         for node in iter_nodes(model.graph):
             if node.domain in STANDARD_DOMAINS:
                 for name in find_refused_attributes(node):
-                    found.setdefault(f"{node.op_type}'s attribute {name!r}", []).append(node.name)
-        for what, nodes in found.items():
+                    unsupported.setdefault(f"{node.op_type}'s attribute {name!r}", []).append(
+                        node.name
+                    )
+        for what, nodes in unsupported.items():
             more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
             self.logger.warning(
                 "runs here only; the IPU's compiler does not take the value of %s (node %r%s)",
@@ -201,9 +203,9 @@ class FinalCheck(Pass):
 
 def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield a message for each tensor whose type or shape is not known, or that has no elements."""
-    known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+    types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
     for name in (name for node in graph.node for name in node.output if name):
-        tensor = known.get(name)
+        tensor = types.get(name)
         if tensor is None:
             yield f"graph {graph.name}: tensor {name!r} has no known type or shape"
             continue
@@ -211,14 +213,14 @@ def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
         standard = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
         valid = standard or tensor.elem_type in QUARTERS
         if not valid or not tensor.HasField("shape") or 0 in shape:
-            told = shape if tensor.HasField("shape") else "unknown"
+            described = shape if tensor.HasField("shape") else "unknown"
             kind = _name_type(tensor.elem_type)
-            yield f"graph {graph.name}: tensor {name!r} has type {kind} and shape {told}"
+            yield f"graph {graph.name}: tensor {name!r} has type {kind} and shape {described}"
 
 
 def _name_type(elem_type: int) -> str:
-    known = elem_type in TensorProto.DataType.values()
-    return TensorProto.DataType.Name(elem_type) if known else str(elem_type)
+    is_named = elem_type in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(elem_type) if is_named else str(elem_type)
 
 
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)
@@ -268,14 +270,14 @@ class CheckStatic(ImmutablePass):
         except onnx.shape_inference.InferenceError as error:
             raise_for_branch(model, _find_fault)
             raise CompileError(f"shape inference failed: {_one_line(error)}") from error
-        known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        values = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
         for value in graph.input:
             _check_type(f"input {value.name!r}", value.type)
             _check_border("input", value)
             _check_fixed(value)
         for node in graph.node:
             for name in filter(None, node.output):
-                _check_result(graph, node, name, known.get(name))
+                _check_result(graph, node, name, values.get(name))
         for value in graph.output:
             _check_border("output", value)
         return model
@@ -340,7 +342,12 @@ def _check_result(
 def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
     """Return the computed tensors on whose values the shape of a node's result depends."""
     constants = {tensor.name for tensor in graph.initializer}
-    constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
+    constants |= {
+        name
+        for constant_node in graph.node
+        if constant_node.op_type == "Constant"
+        for name in constant_node.output
+    }
     places = [place for place in operator_of(node).shaped_by if place < len(node.input)]
     return [
         node.input[place]
@@ -350,10 +357,10 @@ def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
 
 
 def _find_causing_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
-    found = {
+    causes = {
         name for cause in _find_causes(graph, node) for name in find_source_inputs(graph, cause)
     }
-    return [value.name for value in find_inputs(graph) if value.name in found]
+    return [value.name for value in find_inputs(graph) if value.name in causes]
 
 
 def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
@@ -425,19 +432,21 @@ class CheckTypes(Pass):
 
 
 def _find_type_fault(model: onnx.ModelProto) -> str | None:
-    known = infer_shapes(model).graph
-    return next(_iter_faults(GraphView(NameScope.of(model), model.graph, known), known, []), None)
+    inferred = infer_shapes(model).graph
+    return next(
+        _iter_faults(GraphView(NameScope.of(model), model.graph, inferred), inferred, []), None
+    )
 
 
 def _iter_faults(
     view: GraphView, known: onnx.GraphProto, outside: Sequence[Collection[str]]
 ) -> Iterator[str]:
     graph = view.graph
-    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    given |= {sparse.values.name for sparse in graph.sparse_initializer}
-    yield from _iter_doubles(graph, given)
+    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    defined |= {sparse.values.name for sparse in graph.sparse_initializer}
+    yield from _iter_doubles(graph, defined)
     # Nodes may be unsorted here.
-    seen = [*outside, given | {name for node in graph.node for name in node.output}]
+    seen = [*outside, defined | {name for node in graph.node for name in node.output}]
     for place, node in enumerate(graph.node):
         for name in filter(None, node.input):
             if not any(name in names for names in seen):
@@ -478,27 +487,33 @@ def _iter_mismatches(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
     bound: dict[str, tuple[str, int]] = {}
     for place, name in enumerate(node.input):
         parameter = _find_parameter(schema.inputs, place)
-        found = view.type(name) if name else 0
+        element_type = view.type(name) if name else 0
         # A model that was converted before has 8-bit floats, between our Casts, in an opset without
         # them.
-        if parameter is None or not found or (node.op_type == "Cast" and found in QUARTERS):
+        if (
+            parameter is None
+            or not element_type
+            or (node.op_type == "Cast" and element_type in QUARTERS)
+        ):
             continue
-        if f"tensor({_name(found)})" not in parameter.types:
-            wanted = ", ".join(
-                sorted(each.removeprefix("tensor(").rstrip(")") for each in parameter.types)
+        if f"tensor({_name(element_type)})" not in parameter.types:
+            expected = ", ".join(
+                sorted(
+                    type_text.removeprefix("tensor(").rstrip(")") for type_text in parameter.types
+                )
             )
             yield (
-                f"node {describe_node(node)}: input {name!r} is of type {_name(found)}, expected "
-                f"{wanted}; cast it before exporting the model"
+                f"node {describe_node(node)}: input {name!r} is of type {_name(element_type)}, "
+                f"expected {expected}; cast it before exporting the model"
             )
         if parameter.option == _VARIADIC and not parameter.is_homogeneous:
             continue
-        first, kind = bound.setdefault(parameter.type_str, (name, found))
-        if kind != found:
+        first, kind = bound.setdefault(parameter.type_str, (name, element_type))
+        if kind != element_type:
             yield (
                 f"node {describe_node(node)}: expected inputs {first!r} and {name!r} of one type, "
-                "found "
-                f"{_name(kind)} and {_name(found)}; cast one of them before exporting the model"
+                f"found {_name(kind)} and {_name(element_type)}; cast one of them before "
+                "exporting the model"
             )
 
 

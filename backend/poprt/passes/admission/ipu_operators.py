@@ -141,14 +141,14 @@ class Form:
         )
         if missing is not None:
             return f"its input {missing} may not be left out"
-        found = {entry.name: entry.type for entry in node.attribute}
-        lacking = sorted(self.required - found.keys())
+        kinds = {entry.name: entry.type for entry in node.attribute}
+        lacking = sorted(self.required - kinds.keys())
         if lacking:
             return f"it lacks the attribute {lacking[0]!r}"
-        for name, kind in found.items():
+        for name, kind in kinds.items():
             if kind != self.attributes.get(name, kind):
-                expected, given = _KINDS[self.attributes[name]], _KINDS.get(kind, str(kind))
-                return f"its attribute {name!r} has to be of type {expected}, found {given}"
+                expected, kind_name = _KINDS[self.attributes[name]], _KINDS.get(kind, str(kind))
+                return f"its attribute {name!r} has to be of type {expected}, found {kind_name}"
         return None
 
 
@@ -261,11 +261,11 @@ class Forms:
 
 def _read(schema: defs.OpSchema) -> Form:
     single = defs.OpSchema.FormalParameterOption.Single
-    kinds = {name: str(each.type).rpartition(".")[2] for name, each in schema.attributes.items()}
+    kinds = {name: str(entry.type).rpartition(".")[2] for name, entry in schema.attributes.items()}
     return Form(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        tuple(place for place, taken in enumerate(schema.inputs) if taken.option == single),
+        tuple(place for place, parameter in enumerate(schema.inputs) if parameter.option == single),
         {name: AttributeProto.AttributeType.Value(kind) for name, kind in kinds.items()},
-        frozenset(name for name, each in schema.attributes.items() if each.required),
+        frozenset(name for name, entry in schema.attributes.items() if entry.required),
     )

@@ -37,9 +37,9 @@ class _Renaming(GraphRule):
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rename the node if the chip's operator takes its type."""
         if self.takes(node, view):
-            made = copy.deepcopy(node)
-            made.op_type, made.domain = self.renames, CHIP_DOMAIN
-            view.replace(node, [made])
+            renamed = copy.deepcopy(node)
+            renamed.op_type, renamed.domain = self.renames, CHIP_DOMAIN
+            view.replace(node, [renamed])
 
     def takes(self, node: onnx.NodeProto, view: GraphEditor) -> bool:
         """Return whether the chip's operator computes the same as the node."""
@@ -90,9 +90,9 @@ class ReplaceSoftmax(_Renaming):
         """Replace the node, with the last axis written out. It is the default of the chip's
         operator, but was not always the standard's."""
         if self.takes(node, view):
-            made = view.start(node, "softmax")
-            made.chip_as(node.output[0], self.renames, node.input[0], axis=-1)
-            view.replace(node, made.nodes)
+            op = view.start(node, "softmax")
+            op.chip_as(node.output[0], self.renames, node.input[0], axis=-1)
+            view.replace(node, op.nodes)
 
 
 @register("replace_where_with_wherev2", stage=Stage.CHIP, default=True)
@@ -141,7 +141,7 @@ class AutoInsertRemap(GraphRule):
         modes = [mode.strip().lower() for mode in listed]
         self._before = {mode.removeprefix(_BEFORE) for mode in modes if mode.startswith(_BEFORE)}
         self._after = {mode.removeprefix(_AFTER) for mode in modes if mode.startswith(_AFTER)}
-        known = {name.lower() for name in OPERATORS}
+        names = {name.lower() for name in OPERATORS}
         for mode in modes:
             op_type = mode.partition("_")[2]
             if not mode.startswith((_BEFORE, _AFTER)) or not op_type:
@@ -149,7 +149,7 @@ class AutoInsertRemap(GraphRule):
                     f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower "
                     "case, such as after_matmul"
                 )
-            if op_type not in known:
+            if op_type not in names:
                 self.logger.warning("remap_mode %s: there is no such operator", mode)
 
     def matches(self, node: onnx.NodeProto) -> bool:
@@ -171,7 +171,7 @@ class AutoInsertRemap(GraphRule):
         """Insert a Remap before the first float input that is no weight. Other inputs stay:
         published passes for DeBERTa, converted with before_add, look for an Add whose second input
         is the residual itself."""
-        made = view.start(node, "remap")
+        op = view.start(node, "remap")
         floats = (
             place
             for place, name in enumerate(node.input)
@@ -181,25 +181,25 @@ class AutoInsertRemap(GraphRule):
         maker = view.makers.get(node.input[index]) if index is not None else None
         is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
         if index is not None and not is_done:
-            laid_out = made.new_name()
-            add_remap(made.nodes, node.input[index], laid_out, view.names, after_matmul=False)
+            laid_out = op.new_name()
+            add_remap(op.nodes, node.input[index], laid_out, view.names, after_matmul=False)
             node.input[index] = laid_out
-        return made.nodes
+        return op.nodes
 
     def _put_after(self, node: onnx.NodeProto, view: GraphEditor) -> list[onnx.NodeProto]:
-        made: list[onnx.NodeProto] = []
+        nodes: list[onnx.NodeProto] = []
         for index, name in enumerate(node.output):
             is_done = view.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
             if name and view.type(name) in FLOAT_TYPES and not is_done:
                 node.output[index] = view.names.take(f"{name}/before_remap")
                 add_remap(
-                    made,
+                    nodes,
                     node.output[index],
                     name,
                     view.names,
                     after_matmul=node.op_type == "MatMul",
                 )
-        return made
+        return nodes
 
 
 def add_remap(
@@ -215,9 +215,9 @@ def add_remap(
             ("after_matmul", int(after_matmul and way == "fwd")),
         )
     }
-    made = Tape(f"{result}/remap", names=names)
-    made.chip_as(result, "Remap", source, **attributes, debug_str=result)
-    nodes += made.nodes
+    op = Tape(f"{result}/remap", names=names)
+    op.chip_as(result, "Remap", source, **attributes, debug_str=result)
+    nodes += op.nodes
 
 
 _GRAIN_SIZE = 8

@@ -70,8 +70,10 @@ class ReplaceCastlike(NodeRule):
         to = site.facts.type(site.node.input[1])
         if not to:
             return None
-        kept = {entry.name: helper.get_attribute_value(entry) for entry in site.node.attribute}
-        return op.Cast(site.x, to=to, **kept)
+        attributes = {
+            entry.name: helper.get_attribute_value(entry) for entry in site.node.attribute
+        }
+        return op.Cast(site.x, to=to, **attributes)
 
 
 @register("replace_gather_with_reshape", stage=Stage.FOLDING, default=True, is_ours=True)
@@ -172,11 +174,11 @@ class ReplaceGemmWithMatmul(NodeRule):
         for node in iter_nodes(model.graph):
             for name in node.input:
                 counts[name] = counts.get(name, 0) + 1
-        kept = {value.name for value in (*model.graph.output, *model.graph.input)}
+        names = {value.name for value in (*model.graph.output, *model.graph.input)}
         self._own = {
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if counts.get(tensor.name) == 1 and tensor.name not in kept
+            if counts.get(tensor.name) == 1 and tensor.name not in names
         }
         return super().run(model)
 
@@ -256,14 +258,14 @@ class ReplaceHalfReducemean(NodeRule):
 
     def _find_axes(self, node: onnx.NodeProto, view: GraphView) -> list[int] | None:
         rank = view.rank(node.input[0])
-        given = attribute(node, "axes")
+        axes = attribute(node, "axes")
         if len(node.input) > 1 and node.input[1]:
-            given = view.value(node.input[1])
-            if given is None:
+            axes = view.value(node.input[1])
+            if axes is None:
                 return None
-        if rank is None or (attribute(node, "noop_with_empty_axes", 0) and not _has_any(given)):
+        if rank is None or (attribute(node, "noop_with_empty_axes", 0) and not _has_any(axes)):
             return None
-        return sorted({int(axis) % rank for axis in given} if _has_any(given) else range(rank))
+        return sorted({int(axis) % rank for axis in axes} if _has_any(axes) else range(rank))
 
 
 def _has_any(values: Sequence[int] | Array | None) -> bool:

@@ -127,7 +127,7 @@ def _slice(
     casts = [view.maker(name, "Cast") for name in node.input]
     cast = casts[operand]
     if cast is None or any(
-        each is None or view.type(each.input[0]) not in QUARTERS for each in casts
+        cast is None or view.type(cast.input[0]) not in QUARTERS for cast in casts
     ):
         return _slice_axis(made, node.input[operand], start, end, axis)
     attributes = {entry.name: helper.get_attribute_value(entry) for entry in cast.attribute}
@@ -157,15 +157,15 @@ class SerializeMatMul(_Serialising):
         if order is None or any(shape is None or len(shape) < _MIN_RANK for shape in shapes):
             return
         left, right = (shape or () for shape in shapes)
-        made = view.start(node, "serial")
-        parts = self._cut(node, order, (left, right), made, view)
+        op = view.start(node, "serial")
+        parts = self._cut(node, order, (left, right), op, view)
         result = node.output[0]
         if order.mode == REDUCING_DIM:
-            made.add_as(result, "Sum", *parts)
+            op.add_as(result, "Sum", *parts)
         else:
             along = max(len(left), len(right)) - (1 if order.mode == OUTPUT_CHANNELS else 2)
-            made.add_as(result, "Concat", *parts, axis=along)
-        view.rewrite(node, made.nodes, [node])
+            op.add_as(result, "Concat", *parts, axis=along)
+        view.rewrite(node, op.nodes, [node])
 
     def _cut(
         self,
@@ -218,11 +218,11 @@ class SerializeMatMulAdd(_Serialising):
         if shape is None or view.shape(bias) != right[-1:] or view.shape(add.output[0]) != shape:
             return
         step = self._measure(node, right[-1], order, "columns in its right operand")
-        made = view.start(add, "serial")
+        op = view.start(add, "serial")
         parts = []
         for start in range(0, right[-1], step):
-            weight = _slice(made, view, node, 1, start, start + step, len(right) - 1)
-            product = made.add("MatMul", node.input[0], weight)
-            parts.append(made.add("Add", product, _slice_axis(made, bias, start, start + step, 0)))
-        made.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)
-        view.rewrite(add, made.nodes, [add])
+            weight = _slice(op, view, node, 1, start, start + step, len(right) - 1)
+            product = op.add("MatMul", node.input[0], weight)
+            parts.append(op.add("Add", product, _slice_axis(op, bias, start, start + step, 0)))
+        op.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)
+        view.rewrite(add, op.nodes, [add])

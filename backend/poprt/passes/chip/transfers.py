@@ -74,14 +74,14 @@ class ApplyHostConcatSplit(Pass):
         names = NameScope.of(model)
         merged: dict[str, dict[str, Any]] = {}
         for group in self._groups:
-            found = _find_inputs(graph, *group)
-            if len(found) < 2:  # noqa: PLR2004 - one input needs no other
+            inputs = _find_inputs(graph, *group)
+            if len(inputs) < 2:  # noqa: PLR2004 - one input needs no other
                 self.logger.warning(
                     "apply_host_concat_split: the model has no inputs to merge of %s", group
                 )
                 continue
             name = names.take(f"host_concat_{len(merged)}")
-            merged[name] = _merge(graph, name, found, names, remap=self._remap)
+            merged[name] = _merge(graph, name, inputs, names, remap=self._remap)
         if merged:
             _write_down(model, merged)
             declare_chip(model)
@@ -91,10 +91,10 @@ class ApplyHostConcatSplit(Pass):
 def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
     """Return element type, shape and number of a group. Raise CompileError for an invalid group."""
     try:
-        given, shape, *number = group
-        data_type = _NAMED_TYPES[given] if isinstance(given, str) else int(given)
+        type_name, shape, *number = group
+        data_type = _NAMED_TYPES[type_name] if isinstance(type_name, str) else int(type_name)
         sizes = tuple(int(size) for size in shape)
-        numbers = [int(each) for each in number if each]
+        numbers = [int(entry) for entry in number if entry]
         fits = len(sizes) == _RANK and len(number) <= 1 and min(*sizes, *numbers) > 0
     except (KeyError, TypeError, ValueError):
         fits = False
@@ -112,15 +112,15 @@ def _find_inputs(
     """Return the first inputs of that shape, and of that type or of the type that it has after
     conversion."""
     inputs = find_inputs(graph)
-    for wanted in (data_type, _CONVERTED.get(data_type)):
-        found = [
+    for element_type in (data_type, _CONVERTED.get(data_type)):
+        values = [
             value
             for value in inputs
-            if value.type.tensor_type.elem_type == wanted
+            if value.type.tensor_type.elem_type == element_type
             and tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) == shape
         ]
-        if found:
-            return found[:number]
+        if values:
+            return values[:number]
     return []
 
 
@@ -136,28 +136,28 @@ def _merge(
     entry that the host needs for it."""
     tensor = found[0].type.tensor_type
     shape = [dim.dim_value for dim in tensor.shape.dim]
-    whole = [len(found), math.prod(shape)]
+    joint_shape = [len(found), math.prod(shape)]
     old = [value.name for value in found]
     data_type = tensor.elem_type
-    made = Tape(f"{name}/split", names=names)
-    given = [names.take(f"{each}/before_remap") for each in old] if remap else old
-    made.nodes.append(
+    op = Tape(f"{name}/split", names=names)
+    sources = [names.take(f"{old_name}/before_remap") for old_name in old] if remap else old
+    op.nodes.append(
         helper.make_node(
-            "HCSR", [name], given, name=f"{name}/HCSR", domain=CHIP_DOMAIN, shape=shape
+            "HCSR", [name], sources, name=f"{name}/HCSR", domain=CHIP_DOMAIN, shape=shape
         )
     )
     if remap:
-        for source, result in zip(given, old, strict=True):
-            add_remap(made.nodes, source, result, names, after_matmul=False)
-    joint = helper.make_tensor_value_info(name, data_type, whole)
+        for source, result in zip(sources, old, strict=True):
+            add_remap(op.nodes, source, result, names, after_matmul=False)
+    joint = helper.make_tensor_value_info(name, data_type, joint_shape)
     inputs = _put_first(graph.input, set(old), joint)
     replace_inputs(graph, inputs)
-    replace_nodes(graph, [*made.nodes, *graph.node])
+    replace_nodes(graph, [*op.nodes, *graph.node])
     return {
         "tensor_name": name,
         "input_tensor_names": old,
-        "shape": whole,
-        "data_size_bytes": math.prod(whole) * element_bytes(data_type),
+        "shape": joint_shape,
+        "data_size_bytes": math.prod(joint_shape) * element_bytes(data_type),
         "input_shape": shape,
     }
 
@@ -166,24 +166,24 @@ def _put_first(
     values: Iterable[onnx.ValueInfoProto], merged: set[str], joint: onnx.ValueInfoProto
 ) -> list[onnx.ValueInfoProto]:
     """Return the inputs with the joint one in the place of the first merged one."""
-    kept: list[onnx.ValueInfoProto] = []
+    remaining: list[onnx.ValueInfoProto] = []
     for value in values:
         if value.name not in merged:
-            kept.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
-        elif not any(each is joint for each in kept):
-            kept.append(joint)
-    return kept
+            remaining.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
+        elif not any(other is joint for other in remaining):
+            remaining.append(joint)
+    return remaining
 
 
 def _write_down(model: onnx.ModelProto, merged: dict[str, dict[str, Any]]) -> None:
     """Add the merged inputs to the model's metadata, from where callers pass them to the
     compiler."""
     entry = next(
-        (each for each in model.metadata_props if each.key == sHostConcatRunnerConfig), None
+        (prop for prop in model.metadata_props if prop.key == sHostConcatRunnerConfig), None
     )
-    known = json.loads(entry.value) if entry is not None else {}
+    existing = json.loads(entry.value) if entry is not None else {}
     entry = entry or model.metadata_props.add(key=sHostConcatRunnerConfig)
-    entry.value = json.dumps({**known, **merged})
+    entry.value = json.dumps({**existing, **merged})
 
 
 IO_TILES = "poprt.num_io_tiles"
@@ -216,13 +216,13 @@ class OverlapIo(Pass):
                 "overlap_io: the inputs and outputs are not static: no I/O tiles are chosen"
             )
             return model
-        needed = max(1, math.ceil(sum(values[name].bytes for name in names) / _BYTES_PER_TILE))
-        tiles = max(MIN_IO_TILES, 1 << (needed - 1).bit_length())
+        num_tiles = max(1, math.ceil(sum(values[name].bytes for name in names) / _BYTES_PER_TILE))
+        tiles = max(MIN_IO_TILES, 1 << (num_tiles - 1).bit_length())
         if tiles > _MAX_IO_TILES:
             self.logger.warning(
                 "overlap_io: inputs and outputs would need %d I/O tiles: none are chosen", tiles
             )
             return model
-        kept = {entry.key: entry.value for entry in model.metadata_props}
-        helper.set_model_props(model, {**kept, IO_TILES: str(tiles)})
+        properties = {entry.key: entry.value for entry in model.metadata_props}
+        helper.set_model_props(model, {**properties, IO_TILES: str(tiles)})
         return model

@@ -50,14 +50,18 @@ class WidenIntegers(NodeRule):
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return the node between Casts, if it needs a wider type."""
-        node, given = site.node, site.facts.type(site.node.input[0])
-        is_whole = given in INTEGER_TYPES
-        wide = _find_wide(node.op_type, given, site.facts.opset) if is_whole else given
-        if wide == given:
+        node, element_type = site.node, site.facts.type(site.node.input[0])
+        is_whole = element_type in INTEGER_TYPES
+        wide = (
+            _find_wide(node.op_type, element_type, site.facts.opset) if is_whole else element_type
+        )
+        if wide == element_type:
             return None
         is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
         places = [0] if is_reduced else [place for place, name in enumerate(node.input) if name]
-        return _compute_in(wide, op, node, places, None if node.op_type in _COMPARING else given)
+        return _compute_in(
+            wide, op, node, places, None if node.op_type in _COMPARING else element_type
+        )
 
 
 def _compute_in(
@@ -233,8 +237,8 @@ def write_einsum(op: Tape, site: Site[GraphView]) -> Value | None:
     ]
     left = operands[0]
     for place, right in enumerate(operands[1:], 2):
-        needed = {label for operand in operands[place:] for label in operand.labels}
-        left = _multiply(op, left, right, needed | set(result), result)
+        required = {label for operand in operands[place:] for label in operand.labels}
+        left = _multiply(op, left, right, required | set(result), result)
     return _transpose(op, _sum(op, left, result), result).value
 
 
@@ -253,7 +257,9 @@ def parse_equation(
         for term, rank in zip(terms, ranks, strict=True)
     ]
     labels = [_expand(term, number) for term, number in zip(terms, rest, strict=True)]
-    if min(rest) < 0 or any(len(each) != rank for each, rank in zip(labels, ranks, strict=True)):
+    if min(rest) < 0 or any(
+        len(term_labels) != rank for term_labels, rank in zip(labels, ranks, strict=True)
+    ):
         return None
     if any(len(set(label)) != len(label) for label in labels):
         return None
@@ -270,14 +276,14 @@ def _expand(term: str, number: int) -> list[str]:
     """Return the labels of a term. Its ellipsis stands for `number` axes, which are aligned at the
     last one."""
     first, dots, last = term.partition(_ELLIPSIS)
-    inner = [str(-each) for each in range(number, 0, -1)] if dots else []
+    inner = [str(-place) for place in range(number, 0, -1)] if dots else []
     return [*first, *inner, *last]
 
 
 def _fits(labels: Sequence[list[str]], result: list[str], shapes: Sequence[Shape | None]) -> bool:
     sizes: dict[str, int] = {}
-    for each, shape in zip(labels, shapes, strict=True):
-        for label, size in zip(each, shape or (), strict=True):
+    for term, shape in zip(labels, shapes, strict=True):
+        for label, size in zip(term, shape or (), strict=True):
             if sizes.setdefault(label, size) != size:
                 return False
     return len(set(result)) == len(result) and set(result) <= set(sizes) and 0 not in sizes.values()
@@ -312,10 +318,10 @@ def _multiply(
     of_right = _as_matrices(
         op, _transpose(op, right, [*batch, *summed, *columns]), len(batch), len(summed)
     )
-    made = op.add("MatMul", of_left, of_right)
+    product = op.add("MatMul", of_left, of_right)
     if len(rows) != 1 or len(columns) != 1:
-        made = op.add("Reshape", made, op.ints([sizes[label] for label in labels]))
-    return _Operand(made, labels, sizes)
+        product = op.add("Reshape", product, op.ints([sizes[label] for label in labels]))
+    return _Operand(product, labels, sizes)
 
 
 def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
@@ -325,11 +331,11 @@ def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
 
 def _sum(op: Tape, operand: _Operand, kept: Iterable[str]) -> _Operand:
     """Return the operand summed over the axes that are not kept."""
-    wanted = set(kept)
-    axes = [axis for axis, label in enumerate(operand.labels) if label not in wanted]
+    kept_labels = set(kept)
+    axes = [axis for axis, label in enumerate(operand.labels) if label not in kept_labels]
     if not axes:
         return operand
-    labels = [label for label in operand.labels if label in wanted]
+    labels = [label for label in operand.labels if label in kept_labels]
     return _Operand(op.ReduceSum(operand.value, axes=axes, keepdims=0), labels, operand.sizes)
 
 
@@ -343,13 +349,13 @@ def _transpose(op: Tape, operand: _Operand, labels: list[str]) -> _Operand:
 
 def _shaped(op: Tape, operand: _Operand, labels: list[str]) -> Value:
     """Return the operand with axes of one element for the labels that it lacks."""
-    wanted = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
+    target = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
     first = next(
         (place for place, label in enumerate(labels) if label in operand.labels), len(labels)
     )
-    if wanted[first:] == operand.shape:
+    if target[first:] == operand.shape:
         return operand.value  # broadcasting adds axes in front
-    return op.add("Reshape", operand.value, op.ints(wanted))
+    return op.add("Reshape", operand.value, op.ints(target))
 
 
 def _as_matrices(op: Tape, operand: _Operand, batch: int, rows: int) -> Value:
@@ -357,8 +363,8 @@ def _as_matrices(op: Tape, operand: _Operand, batch: int, rows: int) -> Value:
     the rest."""
     shape = operand.shape
     middle = batch + rows
-    wanted = [*shape[:batch], math.prod(shape[batch:middle]), math.prod(shape[middle:])]
-    return operand.value if wanted == shape else op.add("Reshape", operand.value, op.ints(wanted))
+    target = [*shape[:batch], math.prod(shape[batch:middle]), math.prod(shape[middle:])]
+    return operand.value if target == shape else op.add("Reshape", operand.value, op.ints(target))
 
 
 @register("replace_nonzero", stage=Stage.PATTERNS)

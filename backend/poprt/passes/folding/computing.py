@@ -88,13 +88,13 @@ def compute(
                     helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
                 )
                 continue
-            held = source.graph.initializer.add()
-            held.CopyFrom(tensor)
-            held.name = name
-            inline(held)
+            constant = source.graph.initializer.add()
+            constant.CopyFrom(tensor)
+            constant.name = name
+            inline(constant)
         _run(source, Path(folder), "compute", _PLAIN_NAMES)
-        found = {name: Path(folder, f"out{i}.npy") for i, name in enumerate(names)}
-        return {name: np.load(file) for name, file in found.items() if file.exists()}
+        files = {name: Path(folder, f"out{i}.npy") for i, name in enumerate(names)}
+        return {name: np.load(file) for name, file in files.items() if file.exists()}
 
 
 def take_apart(model: onnx.ModelProto) -> onnx.ModelProto:

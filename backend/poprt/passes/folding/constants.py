@@ -92,12 +92,12 @@ class ConstantFolding(Pass):
     def _fold(self, model: onnx.ModelProto) -> onnx.ModelProto:
         _declare({value.name: value for value in model.graph.output}, model.graph.initializer)
         if any(_is_taken_apart(node) for node in iter_nodes(model.graph)):
-            left = {
+            unread = {
                 t.name
                 for t in model.graph.initializer
                 if math.prod(t.dims) >= LARGE or not has_data(t)
             }
-            change_without_weights(model, left, _take_apart)
+            change_without_weights(model, unread, _take_apart)
         for _ in range(_MAX_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
                 break
@@ -126,8 +126,8 @@ class FoldShapes(Pass):
         raises."""
         graph = infer_shapes(model).graph
         values = {value.name: value for value in (*graph.value_info, *graph.output)}
-        made = {name for node in graph.node for name in node.output if name}
-        is_static = all(name in values and _is_static(values[name]) for name in made)
+        results = {name for node in graph.node for name in node.output if name}
+        is_static = all(name in values and _is_static(values[name]) for name in results)
         return model if is_static else ConstantFolding()(model)
 
 
@@ -165,52 +165,56 @@ def _check_size(name: str, size_bytes: int) -> None:
 def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         inline(tensor)
-    held = {tensor.name: tensor for tensor in model.graph.initializer}
-    whole = _hide_defined(model)
-    made = take_apart(model)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    hidden_nodes = _hide_defined(model)
+    parts = take_apart(model)
     # ONNX Runtime drops weights that only hidden nodes read.
-    read = {name for hidden in whole.values() for name in hidden.input} & held.keys()
-    kept = read - {tensor.name for tensor in made.graph.initializer}
-    made.graph.initializer.extend(held[name] for name in sorted(kept))
-    for node in iter_nodes(made.graph):
-        if node.name in whole:
-            hidden = whole[node.name]
+    read = {name for hidden in hidden_nodes.values() for name in hidden.input} & initializers.keys()
+    unread = read - {tensor.name for tensor in parts.graph.initializer}
+    parts.graph.initializer.extend(initializers[name] for name in sorted(unread))
+    for node in iter_nodes(parts.graph):
+        if node.name in hidden_nodes:
+            hidden = hidden_nodes[node.name]
             hidden.input[:1], hidden.output[:1] = list(node.input), list(node.output)
             node.CopyFrom(hidden)
-    forget_values(made.graph)
-    keep_opsets(made, {node.domain for node in iter_nodes(made.graph)} | {""})
-    return made
+    forget_values(parts.graph)
+    keep_opsets(parts, {node.domain for node in iter_nodes(parts.graph)} | {""})
+    return parts
 
 
 def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
     """Replace operators that stay whole, though they have a definition, by Identities. Return the
     replaced nodes by the names of the Identities."""
-    whole: dict[str, onnx.NodeProto] = {}
+    hidden_nodes: dict[str, onnx.NodeProto] = {}
     for node in iter_nodes(model.graph):
         is_standard = node.domain in STANDARD_DOMAINS
         if not is_standard or find_operator(node.op_type).is_defined:
             hidden = copy.deepcopy(node)
-            node.domain, node.op_type, node.name = "", "Identity", f"poprt/whole/{len(whole)}"
+            node.domain, node.op_type, node.name = (
+                "",
+                "Identity",
+                f"poprt/whole/{len(hidden_nodes)}",
+            )
             del node.attribute[:], node.input[1:], node.output[1:]
-            whole[node.name] = hidden
-    return whole
+            hidden_nodes[node.name] = hidden
+    return hidden_nodes
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
     """Declare the shapes of outputs that have none: a model needs them, and they are known now."""
     silent = {v.name: v for v in model.graph.output if not v.type.tensor_type.HasField("shape")}
     if silent:
-        for known in infer_shapes(model).graph.output:
-            if known.name in silent:
-                silent[known.name].type.CopyFrom(known.type)
+        for value in infer_shapes(model).graph.output:
+            if value.name in silent:
+                silent[value.name].type.CopyFrom(value.type)
 
 
 def _declare(outputs: Mapping[str, onnx.ValueInfoProto], tensors: Iterable[TensorProto]) -> None:
     """Declare types and shapes of outputs that are initializers, which shape inference ignores."""
     for tensor in tensors:
         if tensor.name in outputs:
-            made = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            outputs[tensor.name].type.CopyFrom(made.type)
+            info = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            outputs[tensor.name].type.CopyFrom(info.type)
 
 
 def _is_taken_apart(node: onnx.NodeProto) -> bool:
@@ -286,12 +290,12 @@ class _Plan:
     def look(self, graph: onnx.GraphProto, known: onnx.GraphProto, outer: _Place | None) -> None:
         """Add all nodes that can be computed to the plan. The nodes are sorted."""
         view = GraphView(self.names, graph, known, outer.view if outer else None)
-        given = {value.name for value in graph.input}
-        place = _Place(view, outer, given | {tensor.name for tensor in graph.initializer})
+        inputs = {value.name for value in graph.input}
+        place = _Place(view, outer, inputs | {tensor.name for tensor in graph.initializer})
         self.places.append(place)
         for tensor in graph.initializer:
             # 8-bit weights stay 8-bit: the nodes that widen them would make them large again.
-            if tensor.name not in given and has_data(tensor) and tensor.data_type not in QUARTERS:
+            if tensor.name not in inputs and has_data(tensor) and tensor.data_type not in QUARTERS:
                 self.given[self._add(place, tensor.name)] = tensor
         for i, node in enumerate(graph.node):
             place.local.update(node.output)
@@ -327,16 +331,16 @@ class _Plan:
 
     def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
         """Add a node to the plan if it can be computed. Return whether it was added."""
-        held = _find_known(node, place.view)
+        known_value = _find_known(node, place.view)
         sources = [place.key(name) if name else "" for name in node.input]
-        if held is None and (None in sources or not self._is_small(node, place.view)):
+        if known_value is None and (None in sources or not self._is_small(node, place.view)):
             return self._take_unread(node, place)
         if node.op_type == "Identity":  # rename only: a copy may be gigabytes
             place.keys[node.output[0]] = sources[0] or ""
             return False
         place.folded.append(node)
-        if held is not None:
-            self.given[self._add(place, node.output[0])] = held
+        if known_value is not None:
+            self.given[self._add(place, node.output[0])] = known_value
             place.known.add(node.output[0])
             return True
         own = copy.deepcopy(node)
@@ -351,7 +355,7 @@ class _Plan:
         """Add a node that reads weights without data and otherwise known tensors. Its result is a
         weight without data, as it would be a weight with them. Return whether it was added."""
         name, view = node.output[0], place.view
-        others = [each for each in filter(None, node.input) if place.key(each) is None]
+        others = [name for name in filter(None, node.input) if place.key(name) is None]
         shape, is_made = view.shape(name), all(_is_unread(other, place) for other in others)
         if (
             not others
@@ -382,8 +386,8 @@ class _Plan:
     def fold(self, model: onnx.ModelProto) -> bool:
         """Replace nodes by the values that the plan computes. Return whether any nodes were
         removed."""
-        asked = [key for key in self.wanted if key in self.nodes]
-        missing, sources = self._gather(self._find(model, asked), had=True)
+        keys = [key for key in self.wanted if key in self.nodes]
+        missing, sources = self._gather(self._find(model, keys), had=True)
         for key in (*self.wanted, *(key for key, _ in sources)):
             place, name = self.homes[key]
             if name in place.known:
@@ -397,20 +401,20 @@ class _Plan:
         """Compute the results of `asked` that are small enough; for the others, compute their
         sources instead. Return the others. A long chain of results that are too large stays as it
         is."""
-        left: dict[str, None] = {}
+        not_computed: dict[str, None] = {}
         for _ in range(_MAX_STEPS):
-            made = self._compute(model, asked)
-            for key in made:
+            computed = self._compute(model, asked)
+            for key in computed:
                 place, name = self.homes[key]
-                if not 0 <= self.bound < made[key].nbytes:
-                    place.found[name] = numpy_helper.from_array(made[key], name)
+                if not 0 <= self.bound < computed[key].nbytes:
+                    place.found[name] = numpy_helper.from_array(computed[key], name)
             missing = dict.fromkeys(key for key in asked if not self._is_had(key))
-            left.update(missing)
+            not_computed.update(missing)
             if self.bound < 0 or not missing:
                 break
             sources = dict.fromkeys(name for key in missing for name in self.nodes[key].input)
-            asked = [key for key in sources if key in self.nodes and key not in left]
-        return list(left)
+            asked = [key for key in sources if key in self.nodes and key not in not_computed]
+        return list(not_computed)
 
     def _compute(self, model: onnx.ModelProto, asked: Sequence[str]) -> Mapping[str, Array]:
         """Compute the values of `asked`. If nodes inside bodies cannot be computed, they stay
@@ -434,25 +438,25 @@ class _Plan:
     ) -> tuple[list[onnx.NodeProto], list[tuple[str, TensorProto]]]:
         """Return the nodes, in order, and the tensors from which `asked` is computed. With `had`,
         leave out what computes values that are available already."""
-        waiting, needed, tensors = list(asked), set[str](), dict[str, TensorProto]()
+        waiting, required, tensors = list(asked), set[str](), dict[str, TensorProto]()
         while waiting:
             key = waiting.pop()
             if key in self.given:
                 tensors[key] = self.given[key]
             elif had and key and self._is_had(key):
                 continue
-            elif key and key not in needed:
-                needed.update(self.nodes[key].output)
+            elif key and key not in required:
+                required.update(self.nodes[key].output)
                 waiting += self.nodes[key].input
-        unique = {id(node): node for key, node in self.nodes.items() if key in needed}
+        unique = {id(node): node for key, node in self.nodes.items() if key in required}
         return list(unique.values()), list(tensors.items())
 
     def _drop(self, place: _Place, stay: set[str]) -> bool:
         """Remove folded nodes of a graph and add their results. Nodes stay if results without a
         value depend on them. Return whether any nodes were removed."""
-        needed = {key: self.homes[key][1] for key in stay if key and self.homes[key][0] is place}
-        kept = set(needed.values())
-        gone = {id(node) for node in place.folded if kept.isdisjoint(node.output)}
+        staying = {key: self.homes[key][1] for key in stay if key and self.homes[key][0] is place}
+        staying_names = set(staying.values())
+        gone = {id(node) for node in place.folded if staying_names.isdisjoint(node.output)}
         for node in place.folded:
             for key in (place.key(name) for name in node.input if id(node) in gone):
                 owner, name = self.homes.get(key or "", (place, ""))
@@ -460,12 +464,14 @@ class _Plan:
         graph = place.view.graph
         if gone:
             replace_nodes(graph, [node for node in graph.node if id(node) not in gone])
-        found = {name: tensor for name, tensor in place.found.items() if name not in kept}
-        graph.initializer.extend(found.values())
-        _declare({value.name: value for value in graph.output}, found.values())
+        constants = {
+            name: tensor for name, tensor in place.found.items() if name not in staying_names
+        }
+        graph.initializer.extend(constants.values())
+        _declare({value.name: value for value in graph.output}, constants.values())
         if place.released:
-            given = {value.name for value in graph.input}
-            drop_initializers(graph, place.released - used_names(graph) - given)
+            inputs = {value.name for value in graph.input}
+            drop_initializers(graph, place.released - used_names(graph) - inputs)
         return bool(gone)
 
 
@@ -476,9 +482,9 @@ def _is_unread(name: str, place: _Place) -> bool:
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:
-    named = copy.deepcopy(tensor)
-    named.name = name
-    return named
+    renamed = copy.deepcopy(tensor)
+    renamed.name = name
+    return renamed
 
 
 def _find_known(node: onnx.NodeProto, view: GraphView) -> TensorProto | None:

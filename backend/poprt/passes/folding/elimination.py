@@ -69,8 +69,8 @@ class EliminateNopIf(Pass):
         """Inline branches. An If inside a taken branch follows in the next iteration."""
         while any(node.op_type == "If" for node in iter_nodes(model.graph)):
             values = graph_values(infer_shapes(model).graph)
-            known = _Known(model, {name: value.shape for name, value in values.items()})
-            if not _take_in_graph(model.graph, known, Counter(iter_defined(model.graph))):
+            values_known = _Known(model, {name: value.shape for name, value in values.items()})
+            if not _take_in_graph(model.graph, values_known, Counter(iter_defined(model.graph))):
                 break
         return model
 
@@ -79,12 +79,12 @@ def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str])
     """Inline the branches of Ifs with a known condition. Return whether there were any."""
     known.add_graph(graph)
     nodes: list[onnx.NodeProto] = []
-    taken = False
+    is_changed = False
     for node in graph.node:
         condition = known.value(node.input[0]) if node.op_type == "If" else None
         if condition is None:
             for body in iter_bodies(node):
-                taken |= _take_in_graph(body, known, defined)
+                is_changed |= _take_in_graph(body, known, defined)
             nodes.append(node)
             continue
         branch = attribute(node, _BRANCHES[bool(condition.item())])
@@ -96,19 +96,19 @@ def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str])
             for inner, outer in zip(branch.output, node.output, strict=True)
             if outer
         ]
-        taken = True
-    if taken:
+        is_changed = True
+    if is_changed:
         replace_nodes(graph, nodes)
-    return taken
+    return is_changed
 
 
 def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) -> None:
     """Rename, in place, tensors of the branch whose names are used elsewhere too: both branches may
     use the same names."""
-    made = [tensor.name for tensor in branch.initializer]
-    made += [name for node in branch.node for name in node.output]
+    names = [tensor.name for tensor in branch.initializer]
+    names += [name for node in branch.node for name in node.output]
     renames = {}
-    for name in made:
+    for name in names:
         if name and defined[name] > 1:
             renames[name] = fresh_name(f"{prefix}/{name}", defined)
             defined[renames[name]] += 1
@@ -141,10 +141,10 @@ class _Known:
         constants: dict[str, TensorProto] = {}
         waiting, sized = [name], set()
         while waiting:
-            needed = waiting.pop()
-            place, node = self.makers.get(needed, (-1, None))
-            if needed in self.constants and has_data(self.constants[needed]):
-                constants[needed] = self.constants[needed]
+            required = waiting.pop()
+            place, node = self.makers.get(required, (-1, None))
+            if required in self.constants and has_data(self.constants[required]):
+                constants[required] = self.constants[required]
             elif node is None or find_operator(node.op_type).is_random or any(iter_bodies(node)):
                 return None
             elif place not in nodes:
@@ -160,8 +160,8 @@ class _Known:
         self, name: str, nodes: list[onnx.NodeProto], constants: list[TensorProto], sized: set[str]
     ) -> Array | None:
         inputs = [
-            helper.make_tensor_value_info(each, TensorProto.FLOAT, self.shapes[each])
-            for each in sorted(sized)
+            helper.make_tensor_value_info(tensor_name, TensorProto.FLOAT, self.shapes[tensor_name])
+            for tensor_name in sorted(sized)
         ]
         output = helper.make_tensor_value_info(name, TensorProto.BOOL, None)
         graph = helper.make_graph(nodes, "condition", inputs, [output], constants)
@@ -169,8 +169,8 @@ class _Known:
             ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph
         )
         fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
-        found = run_unoptimised(model, [fed])  # compiling the whole model reports errors
-        return found[0] if found is not None and found[0].size == 1 else None
+        results = run_unoptimised(model, [fed])  # compiling the whole model reports errors
+        return results[0] if results is not None and results[0].size == 1 else None
 
 
 def run_unoptimised(
@@ -214,8 +214,8 @@ class EliminateUnusedInitializer(Pass):
         """Remove unused initializers. One that is an input as well stays, because the input would
         then have to be fed."""
         for graph in iter_graphs(model.graph):
-            kept = used_names(graph) | {value.name for value in graph.input}
-            drop_initializers(graph, {tensor.name for tensor in graph.initializer} - kept)
+            names = used_names(graph) | {value.name for value in graph.input}
+            drop_initializers(graph, {tensor.name for tensor in graph.initializer} - names)
         return model
 
 
@@ -321,7 +321,7 @@ def _find_doubles(
             continue
         data = _data(tensor)
         key = (_shape_key(tensor), data if isinstance(data, tuple) else _sample(data))
-        first = next((each.name for each in seen.get(key, ()) if _data(each) == data), None)
+        first = next((other.name for other in seen.get(key, ()) if _data(other) == data), None)
         # A name of this graph hides the same name in a graph around it.
         if first is None or tensor.name in outputs or (first in own and first not in here):
             seen[key] = (*seen.get(key, ()), tensor)
@@ -372,8 +372,8 @@ class FoldPeriodicInitializer(Pass):
             for tensor in graph.initializer:
                 period = None if tensor.name in fixed else _find_period(tensor)
                 if period is not None:
-                    held = names.take(f"{tensor.name}/period", is_numbered=True)
-                    tensors.append(numpy_helper.from_array(period, held))
+                    period_name = names.take(f"{tensor.name}/period", is_numbered=True)
+                    tensors.append(numpy_helper.from_array(period, period_name))
                     node, how = _repeat(tensor, tensors[-1], names)
                     nodes.append(node)
                     tensors.append(how)
@@ -390,10 +390,10 @@ def _repeat(
     """Return the node that makes a tensor from its period, and the constant with its repeats or
     shape."""
     pairs = list(zip(tensor.dims, period.dims, strict=True))
-    if all(part in (1, whole) for whole, part in pairs):
-        op_type, numbers = "Expand", [whole for whole, _ in pairs]
+    if all(part in (1, size) for size, part in pairs):
+        op_type, numbers = "Expand", [size for size, _ in pairs]
     else:
-        op_type, numbers = "Tile", [whole // part for whole, part in pairs]
+        op_type, numbers = "Tile", [size // part for size, part in pairs]
     how = numpy_helper.from_array(
         np.array(numbers, np.int64), names.take(f"{tensor.name}/repeats", is_numbered=True)
     )

@@ -105,10 +105,10 @@ class EliminateNopWhere(_Bypass):
 
 
 def _is_full(view: GraphEditor, name: str, number: int) -> bool:
-    found = view.value(name)
-    if found is None or found.dtype.kind not in "fiu" or is_untrained(found):
+    value = view.value(name)
+    if value is None or value.dtype.kind not in "fiu" or is_untrained(value):
         return False
-    return bool(np.all(found == number))
+    return bool(np.all(value == number))
 
 
 def keeps_shape(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
@@ -159,12 +159,12 @@ class EliminateNopPad(_Bypass):
 
 
 def _pads(node: onnx.NodeProto, view: GraphEditor) -> set[int]:
-    found: Sequence[int] | None
+    pads: Sequence[int] | None
     if view.opset >= PAD_TAKES_SIZES:
-        found = view.numbers(node.input[1])
+        pads = view.numbers(node.input[1])
     else:
-        found = attribute(node, "pads", attribute(node, "paddings"))
-    return set(found or ())
+        pads = attribute(node, "pads", attribute(node, "paddings"))
+    return set(pads or ())
 
 
 @register("eliminate_nop_transpose", stage=Stage.FOLDING, default=True)
@@ -182,8 +182,8 @@ class EliminateNopTranspose(_Bypass):
 def permutation(node: onnx.NodeProto, view: GraphEditor) -> list[int] | None:
     """Return the order of axes that a Transpose makes. Without one in the node it is the reverse,
     if the rank is known, else None."""
-    found = attribute(node, "perm")
-    if found is not None:
-        return list(found)
+    order = attribute(node, "perm")
+    if order is not None:
+        return list(order)
     rank = view.rank(node.input[0])
     return None if rank is None else list(reversed(range(rank)))

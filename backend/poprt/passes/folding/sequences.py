@@ -147,9 +147,9 @@ class _Walk:
 
     def _hold(self, name: str, value: Array) -> str:
         """Add a weight and return its name."""
-        held = self.names.hold(name, value, value.dtype)
-        self._constants.note(held, value)
-        return held
+        constant = self.names.hold(name, value, value.dtype)
+        self._constants.note(constant, value)
+        return constant
 
     def _materialise(self, name: str) -> None:
         """Make a sequence again for a node that stays."""
@@ -194,32 +194,32 @@ class _Walk:
         return True
 
     def _insert(self, node: onnx.NodeProto) -> bool:
-        given = self._lists.get(node.input[0])
-        place = self._number(node, 2, None if given is None else len(given))
-        if given is None or place is None or not -len(given) <= place <= len(given):
+        sequence = self._lists.get(node.input[0])
+        place = self._number(node, 2, None if sequence is None else len(sequence))
+        if sequence is None or place is None or not -len(sequence) <= place <= len(sequence):
             return False
-        self._room -= len(given)
+        self._room -= len(sequence)
         if self._room < 0:
             return False
-        elements = list(given)
+        elements = list(sequence)
         elements.insert(place, node.input[1])
         self._lists[node.output[0]] = elements
         return True
 
     def _find(self, node: onnx.NodeProto, default: int | None = None) -> int | None:
         """Return the position that a node names in its sequence; None if there is none."""
-        given = self._lists.get(node.input[0])
+        sequence = self._lists.get(node.input[0])
         place = self._number(node, 1, default)
-        if given is None or place is None or not -len(given) <= place < len(given):
+        if sequence is None or place is None or not -len(sequence) <= place < len(sequence):
             return None
-        return place % len(given)
+        return place % len(sequence)
 
     def _erase(self, node: onnx.NodeProto) -> bool:
         place = self._find(node, -1)
         if place is None:
             return False
-        given = self._lists[node.input[0]]
-        self._lists[node.output[0]] = [*given[:place], *given[place + 1 :]]
+        sequence = self._lists[node.input[0]]
+        self._lists[node.output[0]] = [*sequence[:place], *sequence[place + 1 :]]
         return True
 
     def _take(self, node: onnx.NodeProto) -> bool:
@@ -232,18 +232,18 @@ class _Walk:
         if len(shapes) != 1 or None in shapes or self._number(node, 1, None) is not None:
             return False
         # The position is data: the elements become rows of a tensor.
-        self._stack(whole := self.names.take(f"{node.output[0]}/all"), elements, 0, is_new=True)
+        self._stack(stacked := self.names.take(f"{node.output[0]}/all"), elements, 0, is_new=True)
         op = self._builder(f"{node.output[0]}/taken")
-        op.add_as(node.output[0], "Gather", whole, node.input[1], axis=0)
+        op.add_as(node.output[0], "Gather", stacked, node.input[1], axis=0)
         self.nodes += op.nodes
         return True
 
     def _measure(self, node: onnx.NodeProto) -> bool:
-        given = self._lists.get(node.input[0])
-        if given is None:
+        sequence = self._lists.get(node.input[0])
+        if sequence is None:
             return False
-        held = self._hold(f"{node.output[0]}/length", np.asarray(len(given), np.int64))
-        self._bind(node.output[0], held)
+        constant = self._hold(f"{node.output[0]}/length", np.asarray(len(sequence), np.int64))
+        self._bind(node.output[0], constant)
         return True
 
     def _builder(self, name: str) -> Tape:
@@ -270,11 +270,11 @@ class _Walk:
             return False
         axis = attribute(node, "axis", 0) % len(shape)
         is_given = len(node.input) > 1 and bool(node.input[1])
-        given = self._constants.find(node.input[1]) if is_given else np.asarray(1)
-        if given is None:
+        lengths = self._constants.find(node.input[1]) if is_given else np.asarray(1)
+        if lengths is None:
             return False
-        sizes = [int(size) for size in given.flat]
-        if given.ndim == 0:
+        sizes = [int(size) for size in lengths.flat]
+        if lengths.ndim == 0:
             step = max(1, sizes[0])
             sizes = [min(step, shape[axis] - at) for at in range(0, shape[axis], step)]
         if len(sizes) > MAX_ELEMENTS or sum(sizes) != shape[axis]:
@@ -293,21 +293,21 @@ class _Walk:
         return True
 
     def _map(self, node: onnx.NodeProto) -> bool:
-        given = self._lists.get(node.input[0])
-        if given is None:
+        sequence = self._lists.get(node.input[0])
+        if sequence is None:
             return False
         (body,) = iter_bodies(node)
-        if len(given) * len(list(iter_nodes(body))) > self._budget:
+        if len(sequence) * len(list(iter_nodes(body))) > self._budget:
             return False
-        made: list[list[str]] = [[] for _ in node.output]
-        for number in range(len(given)):
+        results_of_turns: list[list[str]] = [[] for _ in node.output]
+        for number in range(len(sequence)):
             elements = [
                 self._lists[name][number] if name in self._lists else name for name in node.input
             ]
             results = self._inline(body, elements, f"{node.name or node.output[0]}/{number}")
-            for part, result in zip(made, results, strict=True):
+            for part, result in zip(results_of_turns, results, strict=True):
                 part.append(result)
-        self._lists.update(zip(node.output, made, strict=True))
+        self._lists.update(zip(node.output, results_of_turns, strict=True))
         return True
 
     def _option(self, node: onnx.NodeProto) -> bool:
@@ -317,8 +317,8 @@ class _Walk:
     def _has(self, node: onnx.NodeProto) -> bool:
         name = next(iter(node.input), "")
         has = self._options[name] is not None if name in self._options else bool(name)
-        held = self._hold(f"{node.output[0]}/has", np.asarray(has))
-        self._bind(node.output[0], held)
+        constant = self._hold(f"{node.output[0]}/has", np.asarray(has))
+        self._bind(node.output[0], constant)
         return True
 
     def _get(self, node: onnx.NodeProto) -> bool:
@@ -375,43 +375,51 @@ class _Walk:
         """Return whether a node with bodies reads or makes sequences or optional values."""
         if any(name in self._lists or name in self._options for name in iter_reads(node)):
             return True
-        inner = (each for body in iter_bodies(node) for each in iter_nodes(body))
+        inner = (inner_node for body in iter_bodies(node) for inner_node in iter_nodes(body))
         return any(
-            each.domain in STANDARD_DOMAINS and each.op_type in _NO_TENSORS for each in inner
+            inner_node.domain in STANDARD_DOMAINS and inner_node.op_type in _NO_TENSORS
+            for inner_node in inner
         )
 
     def _part(self, node: onnx.NodeProto) -> bool:
         """Write an If so that its branches give the elements of sequences of one length."""
         lists, options, nodes = dict(self._lists), dict(self._options), self.nodes
-        made: dict[str, tuple[list[onnx.NodeProto], list[list[str]]]] = {}
+        branches_made: dict[str, tuple[list[onnx.NodeProto], list[list[str]]]] = {}
         are_lists: list[list[bool]] = []
         for name in ("then_branch", "else_branch"):
             self.nodes = []
             outputs = self._inline(attribute(node, name), [], f"{node.output[0]}/{name}")
             has_options = any(output in self._options for output in outputs)
-            made[name] = self.nodes, [self._lists.get(output, [output]) for output in outputs]
+            branches_made[name] = (
+                self.nodes,
+                [self._lists.get(output, [output]) for output in outputs],
+            )
             are_lists.append([output in self._lists for output in outputs])
             self.nodes, self._lists, self._options = nodes, dict(lists), dict(options)
             if has_options:
                 return False
-        one, other = (parts for _, parts in made.values())
+        one, other = (parts for _, parts in branches_made.values())
         if are_lists[0] != are_lists[1] or list(map(len, one)) != list(map(len, other)):
             return False
         branches: dict[str, Any] = {}
-        for name, (inner, parts) in made.items():
+        for name, (inner, parts) in branches_made.items():
             flat = [element for part in parts for element in part]
-            given = [self.names.take(f"{node.output[0]}/{name}/{at}") for at, _ in enumerate(flat)]
-            inner += [make_identity(old, new, new) for old, new in zip(flat, given, strict=True)]
-            results = [onnx.ValueInfoProto(name=new) for new in given]
+            names_inside = [
+                self.names.take(f"{node.output[0]}/{name}/{at}") for at, _ in enumerate(flat)
+            ]
+            inner += [
+                make_identity(old, new, new) for old, new in zip(flat, names_inside, strict=True)
+            ]
+            results = [onnx.ValueInfoProto(name=new) for new in names_inside]
             branches[name] = helper.make_graph(inner, name, [], results)
-        whole: list[str] = []
+        all_names: list[str] = []
         for name, part, is_list in zip(node.output, one, are_lists[0], strict=True):
             names = [name]
             if is_list:
                 names = [self.names.take(f"{name}/{at}") for at, _ in enumerate(part)]
                 self._lists[name] = names
-            whole += names
-        self.nodes.append(helper.make_node("If", node.input, whole, node.name, **branches))
+            all_names += names
+        self.nodes.append(helper.make_node("If", node.input, all_names, node.name, **branches))
         return True
 
     def _unroll(self, node: onnx.NodeProto) -> bool:
@@ -458,6 +466,6 @@ def _makes_open_shapes(node: onnx.NodeProto) -> bool:
 
 
 def _is_open(body: onnx.GraphProto) -> bool:
-    known = graph_values(body)
-    made = (name for node in body.node for name in node.output if name)
-    return any(name not in known for name in made) or any(map(_makes_open_shapes, body.node))
+    values = graph_values(body)
+    results = (name for node in body.node for name in node.output if name)
+    return any(name not in values for name in results) or any(map(_makes_open_shapes, body.node))

@@ -56,8 +56,8 @@ class SmallConstants:
         values: list[Array | None] = [self.find(name) for name in node.input]
         if node.op_type in ("Shape", "Size"):
             shape = shapes.get(node.input[0])
-            known = shape is not None and math.prod(shape) <= MAX_ELEMENTS
-            values = [np.zeros(shape or (), np.bool_) if known else None]
+            is_small = shape is not None and math.prod(shape) <= MAX_ELEMENTS
+            values = [np.zeros(shape or (), np.bool_) if is_small else None]
         if all(value is not None for value in values):
             self._compute(node, values)
 

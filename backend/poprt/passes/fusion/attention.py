@@ -49,11 +49,11 @@ class PreScale(GraphRule):
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rewrite the scale of a product of two activations that no other node reads."""
-        found = _SCALED.find(node.output[0], view)
-        number = view.number(found["factor"]) if found is not None else None
-        if found is None or not number or not math.isfinite(number):
+        match = _SCALED.find(node.output[0], view)
+        number = view.number(match["factor"]) if match is not None else None
+        if match is None or not number or not math.isfinite(number):
             return
-        queries, keys, product = found["queries"], found["keys"], found["product"]
+        queries, keys, product = match["queries"], match["keys"], match["product"]
         result = node.output[0]
         shapes = [view.shape(name) for name in (queries, keys, product, result)]
         is_scores = None not in shapes and shapes[2] == shapes[3]
@@ -61,15 +61,15 @@ class PreScale(GraphRule):
             return
         if view.type(queries) not in FLOAT_TYPES:
             return
-        made, factor = view.start(node, "scaled"), number if node.op_type == "Mul" else 1 / number
+        op, factor = view.start(node, "scaled"), number if node.op_type == "Mul" else 1 / number
         name = view.makers[product].name
         if not _scale_projection(queries, factor, view):
             if math.prod(shapes[0] or ()) > math.prod(shapes[3] or ()):
                 return
-            queries = made.add("Mul", queries, made.constant(factor, view.dtype(queries)))
-        made.add_as(result, "MatMul", queries, keys)
-        made.nodes[-1].name = name
-        view.rewrite(node, made.nodes, [node])
+            queries = op.add("Mul", queries, op.constant(factor, view.dtype(queries)))
+        op.add_as(result, "MatMul", queries, keys)
+        op.nodes[-1].name = name
+        view.rewrite(node, op.nodes, [node])
 
 
 def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
@@ -82,8 +82,10 @@ def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
         name = moved.input[0]
     added, bias = view.maker(name, "Add"), ""
     if added is not None and view.is_read_once(name):
-        bias = next((each for each in added.input if is_movable(view.constants.get(each))), "")
-        name = next((each for each in added.input if each != bias), "") if bias else name
+        bias = next(
+            (operand for operand in added.input if is_movable(view.constants.get(operand))), ""
+        )
+        name = next((operand for operand in added.input if operand != bias), "") if bias else name
     product = view.maker(name, "MatMul")
     if (
         product is None
@@ -97,17 +99,17 @@ def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
     for node, read in readers:
         scaled = view.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, view))
         changed = copy.deepcopy(node)
-        changed.input[:] = [scaled if each == read else each for each in node.input]
+        changed.input[:] = [scaled if read_name == read else read_name for read_name in node.input]
         view.rewrite(node, [changed], [node])
     return True
 
 
 def _scale_weight(name: str, factor: float, view: GraphEditor) -> str:
-    tensor, wanted = view.constants[name], f"{name}/scaled"
+    tensor, scaled_name = view.constants[name], f"{name}/scaled"
     if not has_data(tensor):
-        return view.names.hold_unread(wanted, tensor.data_type, tensor.dims)
+        return view.names.hold_unread(scaled_name, tensor.data_type, tensor.dims)
     value = read_array(tensor)
-    return view.names.hold(wanted, (value * np.float64(factor)).astype(value.dtype))
+    return view.names.hold(scaled_name, (value * np.float64(factor)).astype(value.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +144,15 @@ class FusedAttention(GraphRule):
         if not view.is_first(node.input[0], node):
             return
         readers = view.readers.get(node.input[0], {}).values()
-        found = [
+        projections = [
             read for reader in readers if (read := _read_projection(reader, node.input[0], view))
         ]
-        widths = {(each.shape, view.shape(each.product.input[1])) for each in found}
-        if len(found) == _PROJECTIONS and len(widths) == 1:
-            _fuse(found, view)
+        widths = {
+            (projection.shape, view.shape(projection.product.input[1]))
+            for projection in projections
+        }
+        if len(projections) == _PROJECTIONS and len(widths) == 1:
+            _fuse(projections, view)
 
 
 def _read_projection(node: onnx.NodeProto, source: str, view: GraphEditor) -> _Projection | None:
@@ -175,30 +180,34 @@ def _read_projection(node: onnx.NodeProto, source: str, view: GraphEditor) -> _P
 
 
 def _fuse(found: list[_Projection], view: GraphEditor) -> None:
-    first, results = found[0], [each.end.output[0] for each in found]
+    first, results = found[0], [projection.end.output[0] for projection in found]
     source, dtype = first.product.input[0], view.dtype(first.product.input[0])
     batch_free, (tokens, heads, size) = -1, first.shape[1:]
-    made = view.start(first.product, "fused")
-    weight = join_weights([each.product.input[1] for each in found], 1, made, view)
-    joint = made.add("MatMul", source, weight)
-    if any(each.bias for each in found):
+    op = view.start(first.product, "fused")
+    weight = join_weights([projection.product.input[1] for projection in found], 1, op, view)
+    joint = op.add("MatMul", source, weight)
+    if any(projection.bias for projection in found):
         none = (
-            made.constant(np.zeros(heads * size), dtype)
-            if not all(each.bias for each in found)
+            op.constant(np.zeros(heads * size), dtype)
+            if not all(projection.bias for projection in found)
             else ""
         )
-        joint = made.add(
-            "Add", joint, join_weights([each.bias or none for each in found], 0, made, view)
+        joint = op.add(
+            "Add",
+            joint,
+            join_weights([projection.bias or none for projection in found], 0, op, view),
         )
-    target = made.ints([batch_free, tokens, len(found) * heads, size])
-    turned = made.add("Transpose", made.add("Reshape", joint, target), perm=_PLAIN)
-    parts = [made.new_name() if each.is_turned else each.end.output[0] for each in found]
-    made.add_all(parts, "Split", turned, split=[heads] * len(found), axis=1)
-    for each, part, result in zip(found, parts, results, strict=True):
-        if each.is_turned:
-            made.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])
-    at = min((each.product for each in found), key=view.place)
-    view.rewrite(at, made.nodes, [each.end for each in found])
+    target = op.ints([batch_free, tokens, len(found) * heads, size])
+    turned = op.add("Transpose", op.add("Reshape", joint, target), perm=_PLAIN)
+    parts = [
+        op.new_name() if projection.is_turned else projection.end.output[0] for projection in found
+    ]
+    op.add_all(parts, "Split", turned, split=[heads] * len(found), axis=1)
+    for projection, part, result in zip(found, parts, results, strict=True):
+        if projection.is_turned:
+            op.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])
+    at = min((projection.product for projection in found), key=view.place)
+    view.rewrite(at, op.nodes, [projection.end for projection in found])
 
 
 @register("matmul_rotary_embedding")
@@ -235,14 +244,14 @@ class MatMulRotaryEmbedding(GraphRule):
         if matrix is None:
             return False
         end = view.makers[turned]
-        made = view.start(end, "turned")
-        made.add_as(
+        op = view.start(end, "turned")
+        op.add_as(
             turned,
             "MatMul",
             source,
             view.names.hold_once("rotary/turn", matrix, view.dtype(source)),
         )
-        view.rewrite(end, made.nodes, [end])
+        view.rewrite(end, op.nodes, [end])
         return True
 
 
@@ -263,19 +272,19 @@ whether rows stay apart: then the nodes move the elements in the same way for an
 def _find_moves(source: str, result: str, view: GraphEditor) -> list[onnx.NodeProto] | None:
     """Return the nodes, in order, that make `result` of `source` and constants by moving and
     negating. Return None if they do more than that."""
-    found: dict[int, onnx.NodeProto] = {}
+    moves: dict[int, onnx.NodeProto] = {}
     waiting = [result]
     while waiting:
         name = waiting.pop()
         if name == source or not name or view.value(name) is not None:
             continue
         node = view.maker(name, *_MOVES)
-        if node is None or len(found) > _MAX_MOVES:
+        if node is None or len(moves) > _MAX_MOVES:
             return None
-        if id(node) not in found:
-            found[id(node)] = node
+        if id(node) not in moves:
+            moves[id(node)] = node
             waiting += node.input
-    return sorted(found.values(), key=view.place) or None
+    return sorted(moves.values(), key=view.place) or None
 
 
 def _find_matrix(
@@ -284,25 +293,25 @@ def _find_matrix(
     """Return the matrix that multiplies the last axis, or None if the nodes do anything else. Two
     inputs are tried. Elements that hold the number of their place show where each element goes.
     Elements that hold the number of their row show that each stays in its row."""
-    held = _find_held(nodes, source, view)
+    constants = _find_held(nodes, source, view)
     if all((view.shape(node.output[0]) or ())[:1] == shape[:1] for node in nodes):
-        _take_rows(held, nodes, shape[0])
+        _take_rows(constants, nodes, shape[0])
         shape = (min(_ROWS, shape[0]), *shape[1:])
     size, rows = shape[-1], math.prod(shape[:-1])
     if rows * size > _MAX_TRIED:
         return None
-    model = _make_model(nodes, source, result, shape, held, view)
+    model = _make_model(nodes, source, result, shape, constants, view)
     numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
     by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size).reshape(rows, size)
-    tried = [np.ascontiguousarray(each.reshape(shape)) for each in (numbered, by_row)]
-    found = run_unoptimised(model, [{source: each} for each in tried])
-    if found is None or any(each.shape != shape for each in found):
+    tried = [np.ascontiguousarray(values.reshape(shape)) for values in (numbered, by_row)]
+    outputs = run_unoptimised(model, [{source: values} for values in tried])
+    if outputs is None or any(output.shape != shape for output in outputs):
         return None
-    moved, kept = (each.reshape(rows, size) for each in found)
+    moved, kept_rows = (output.reshape(rows, size) for output in outputs)
     if not (moved == moved[0]).all():
         return None
     places, signs = np.abs(moved[0]).astype(int) - 1, np.sign(moved[0])
-    if not (kept == by_row * signs).all() or (signs == 0).any():
+    if not (kept_rows == by_row * signs).all() or (signs == 0).any():
         return None
     matrix = np.zeros((size, size), np.float32)
     matrix[places, np.arange(size)] = signs
@@ -321,14 +330,14 @@ def _take_rows(held: list[TensorProto], nodes: list[onnx.NodeProto], rows: int) 
 
 def _find_held(nodes: list[onnx.NodeProto], source: str, view: GraphEditor) -> list[TensorProto]:
     """Return copies of the constants that the nodes read."""
-    held = []
+    constants = []
     for name in dict.fromkeys(name for node in nodes for name in node.input):
         tensor = view.tensor(name)
         if tensor is not None and name != source:
-            held.append(TensorProto())
-            held[-1].CopyFrom(tensor)
-            held[-1].name = name
-    return held
+            constants.append(TensorProto())
+            constants[-1].CopyFrom(tensor)
+            constants[-1].name = name
+    return constants
 
 
 def _make_model(

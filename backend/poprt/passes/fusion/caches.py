@@ -49,10 +49,10 @@ class CarryCaches(Pass):
         0."""
         if not any(map(_is_open, iter_nodes(model.graph))):
             return model
-        graph, known = model.graph, infer_shapes(model).graph
-        view = GraphView(NameScope.of(model), graph, known)
+        graph, inferred_graph = model.graph, infer_shapes(model).graph
+        view = GraphView(NameScope.of(model), graph, inferred_graph)
         nodes: list[onnx.NodeProto] = []
-        for node, inferred in zip(graph.node, known.node, strict=True):
+        for node, inferred in zip(graph.node, inferred_graph.node, strict=True):
             if _is_open(node):
                 _check_first(node, node.input[0], view)
             elif node.op_type == "Loop":
@@ -92,10 +92,10 @@ def _check_first(node: onnx.NodeProto, name: str, view: GraphView) -> None:
     source = _find_source(name, view.makers)
     first = view.number(source)
     if first != 0:
-        found = "one that is known at run time only" if first is None else f"{first:g}"
+        description = "one that is known at run time only" if first is None else f"{first:g}"
         raise CompileError(
-            f"node {node.name!r} (KVCache): expected a first step {source!r} of 0, found {found}; "
-            f"{_ADVICE}"
+            f"node {node.name!r} (KVCache): expected a first step {source!r} of 0, found "
+            f"{description}; {_ADVICE}"
         )
 
 
@@ -133,9 +133,9 @@ def _carry(
         body.input.append(state)
         # Scan outputs, to which each iteration adds a slice, come after the loop state.
         loop.output.insert(count, last)
-        kept = copy.deepcopy(state)
-        kept.name = result
-        body.output.insert(1 + count, _alias(body, kept, view.names))
+        carried = copy.deepcopy(state)
+        carried.name = result
+        body.output.insert(1 + count, _alias(body, carried, view.names))
         count += 1
         yield from _make_empty(empty, tensor)
 

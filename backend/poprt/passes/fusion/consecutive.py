@@ -51,14 +51,14 @@ class FuseConsecutiveCast(_Pairs):
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Casts. A Cast with attributes other than the type (as our scale) stays."""
-        given = view.type(first.input[0])
-        between, wanted = attribute(first, "to", 0), attribute(second, "to", 0)
+        source_type = view.type(first.input[0])
+        between, target_type = attribute(first, "to", 0), attribute(second, "to", 0)
         if len(first.attribute) > 1 or len(second.attribute) > 1:
             return
-        is_safe = is_lossless(given, between, wanted)
-        if not is_safe and not _fits(first.input[0], between, wanted, view):
+        is_safe = is_lossless(source_type, between, target_type)
+        if not is_safe and not _fits(first.input[0], between, target_type, view):
             return
-        if given == wanted and view.bypass(second, first.input[0]):
+        if source_type == target_type and view.bypass(second, first.input[0]):
             return
         view.set_input(second, 0, first.input[0])
 
@@ -81,7 +81,7 @@ def is_lossless(given: int, between: int, wanted: int) -> bool:
     types = _dtype(given), _dtype(between), _dtype(wanted)
     if None in types:
         return False
-    start, middle, end = (each for each in types if each is not None)
+    start, middle, end = (element_type for element_type in types if element_type is not None)
     if not np.can_cast(start, middle, "safe"):
         return False
     changes_kind = (start.kind == "f") != (middle.kind == "f")
@@ -116,9 +116,9 @@ def _is_mask_of_pairs(name: str, view: GraphEditor) -> bool:
     product = view.maker(name)
     if product is None or product.op_type != "Mul" or product.domain:
         return False
-    sources = {_find_source(each, view) for each in product.input}
-    given = {value.name for value in find_inputs(view.graph)}
-    return len(sources) == 1 and sources <= given and view.type(name) in _WIDE_INTEGERS
+    sources = {_find_source(factor, view) for factor in product.input}
+    inputs = {value.name for value in find_inputs(view.graph)}
+    return len(sources) == 1 and sources <= inputs and view.type(name) in _WIDE_INTEGERS
 
 
 def _find_source(name: str, view: GraphEditor) -> str:
@@ -148,7 +148,8 @@ def _find_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
     if maker.op_type not in _ADDING:
         return _find_cast_range(name, view)
     left, right = (
-        _find_constant_range(each, view) or _find_cast_range(each, view) for each in maker.input
+        _find_constant_range(operand, view) or _find_cast_range(operand, view)
+        for operand in maker.input
     )
     if left is None or right is None:
         return None
@@ -158,10 +159,10 @@ def _find_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
 
 
 def _find_constant_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
-    found = view.numbers(name)
-    if not found or max(map(abs, found)) > _MAX_SHIFT:
+    numbers = view.numbers(name)
+    if not numbers or max(map(abs, numbers)) > _MAX_SHIFT:
         return None
-    return min(found), max(found)
+    return min(numbers), max(numbers)
 
 
 def _find_cast_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
@@ -191,10 +192,10 @@ class FuseConsecutiveReshape(_Pairs):
         out."""
         if keeps_shape(second, first.input[0], view) and view.bypass(second, first.input[0]):
             return
-        wanted = view.numbers(second.input[1]) if len(second.input) > 1 else None
-        if wanted is None:
+        target = view.numbers(second.input[1]) if len(second.input) > 1 else None
+        if target is None:
             return
-        if 0 in wanted:
+        if 0 in target:
             shape = view.shape(second.output[0])
             if shape is None or 0 in shape:
                 return
@@ -236,8 +237,10 @@ class FuseConsecutiveSqueeze(_Pairs):
         outer = view.axes(second, view.rank(second.input[0]))
         if inner is None or outer is None or rank is None:
             return
-        left = [axis for axis in range(rank) if axis not in inner]
-        _set_axes(second, first.input[0], sorted([*inner, *(left[axis] for axis in outer)]), view)
+        remaining = [axis for axis in range(rank) if axis not in inner]
+        _set_axes(
+            second, first.input[0], sorted([*inner, *(remaining[axis] for axis in outer)]), view
+        )
 
 
 @register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
@@ -264,8 +267,10 @@ class FuseConsecutiveUnsqueeze(_Pairs):
         if not inner or not outer:
             return
         total = rank + len(inner) + len(outer)
-        left = [axis for axis in range(total) if axis not in outer]
-        _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), view)
+        remaining = [axis for axis in range(total) if axis not in outer]
+        _set_axes(
+            second, first.input[0], sorted([*outer, *(remaining[axis] for axis in inner)]), view
+        )
 
 
 def _become_reshape(
@@ -284,8 +289,8 @@ def _normalize(
     known."""
     if axes is None:
         # Negative axes count from the end of the result, whose rank depends on their number.
-        given = view.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
-        axes = view.axes(node, rank + len(given)) if given else None
+        listed = view.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
+        axes = view.axes(node, rank + len(listed)) if listed else None
     return list(axes or ())
 
 
@@ -328,8 +333,8 @@ def _constant_side(node: onnx.NodeProto, view: GraphEditor) -> int | None:
     if node.attribute:  # old operators broadcast by attributes
         return None
     places = (1, 0) if operator_of(node).commutes else (1,)
-    found = [place for place in places if view.value(node.input[place]) is not None]
-    return found[0] if len(found) == 1 else None
+    constant_places = [place for place in places if view.value(node.input[place]) is not None]
+    return constant_places[0] if len(constant_places) == 1 else None
 
 
 def _join(
@@ -351,12 +356,12 @@ def _join(
         return None
     with np.errstate(all="ignore"):
         parts = [
-            (-each if sums else 1 / each).astype(each.dtype) if inverse else each
-            for each, inverse in zip((first, second), negative, strict=True)
+            (-factor if sums else 1 / factor).astype(factor.dtype) if inverse else factor
+            for factor, inverse in zip((first, second), negative, strict=True)
         ]
-        made = parts[0] + parts[1] if sums else parts[0] * parts[1]
-        fits = not is_float or _is_sound(parts, made, sums=sums)
-    return made if fits and made.size <= max(first.size, second.size) else None
+        joined = parts[0] + parts[1] if sums else parts[0] * parts[1]
+        fits = not is_float or _is_sound(parts, joined, sums=sums)
+    return joined if fits and joined.size <= max(first.size, second.size) else None
 
 
 def _is_sound(parts: Sequence[Array], made: Array, *, sums: bool) -> bool:
@@ -365,4 +370,4 @@ def _is_sound(parts: Sequence[Array], made: Array, *, sums: bool) -> bool:
     if sums:
         return bool((np.sign(parts[0]) * np.sign(parts[1]) >= 0).all())
     least = np.finfo(made.dtype).tiny
-    return all(bool((np.abs(each) >= least).all()) for each in (*parts, made))
+    return all(bool((np.abs(factor) >= least).all()) for factor in (*parts, made))

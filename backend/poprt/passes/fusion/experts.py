@@ -63,25 +63,29 @@ class MergeMoE(NamedMerge):
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the experts at the later of their two last nodes."""
-        named = {each.name: each for each in view.nodes() if each.name in self._names}
-        if len(named) < len(set(self._names)):
+        by_name = {
+            candidate.name: candidate for candidate in view.nodes() if candidate.name in self._names
+        }
+        if len(by_name) < len(set(self._names)):
             return
-        ends = [named[name] for name in self._names[1::2]]
+        ends = [by_name[name] for name in self._names[1::2]]
         if node is not max(ends, key=view.place):
             return
-        found = [
-            _find(named[begin], end, view)
+        candidates = [
+            _find(by_name[begin], end, view)
             for begin, end in zip(self._names[::2], ends, strict=True)
         ]
-        experts = [each for each in found if each is not None]
+        experts = [expert for expert in candidates if expert is not None]
         if (
-            len(experts) == len(found)
+            len(experts) == len(candidates)
             and _are_alike(experts, view)
             and _may_wait(experts, node, view)
         ):
-            made = view.start(node, "experts")
-            _build(experts, made, view)
-            view.rewrite(node, made.nodes, [each for expert in experts for each in expert.nodes])
+            op = view.start(node, "experts")
+            _build(experts, op, view)
+            view.rewrite(
+                node, op.nodes, [expert_node for expert in experts for expert_node in expert.nodes]
+            )
             self._is_done = True
 
 
@@ -104,11 +108,13 @@ def _find(begin: onnx.NodeProto, end: onnx.NodeProto, view: GraphEditor) -> _Exp
     sources = set(_dynamic(begin, view))
     nodes = sorted(inside.values(), key=view.place)
     results = [node.output[0] for node in nodes if node is not end]
-    kept = view.outputs.isdisjoint(results) and all(
+    is_private = view.outputs.isdisjoint(results) and all(
         view.readers.get(name, {}).keys() <= inside.keys() for name in results
     )
     return (
-        _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
+        _Expert(nodes, sources.pop())
+        if len(sources) == 1 and is_private and nodes[-1] is end
+        else None
     )
 
 
@@ -162,7 +168,7 @@ def _read_alike(
             if twins.get(left, left) != right:
                 return False
             continue
-        kinds = [(each.data_type, *each.dims) for each in (first, second)]
+        kinds = [(weight.data_type, *weight.dims) for weight in (first, second)]
         if kinds[0] != kinds[1] or not (has_data(first) and has_data(second)):
             return False
     return True
@@ -171,7 +177,9 @@ def _read_alike(
 def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether all readers of both results come after the later expert."""
     readers = [
-        each for expert in experts for each in view.readers.get(expert.end.output[0], {}).values()
+        reader
+        for expert in experts
+        for reader in view.readers.get(expert.end.output[0], {}).values()
     ]
     return all(view.place(reader) > view.place(at) for reader in readers)
 

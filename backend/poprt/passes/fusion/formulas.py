@@ -123,9 +123,9 @@ class LayerNormPattern(GraphRule):
             _fuse_groups(node, view)
             return
         read = _read_operator if node.op_type == "LayerNormalization" else _read_formula
-        found = read(node, view)
-        if found is not None:
-            _put_group_norm(found, view)
+        norm = read(node, view)
+        if norm is not None:
+            _put_group_norm(norm, view)
 
 
 def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
@@ -184,18 +184,18 @@ _FORMULA = AnyOf(
 
 def _read_formula(end: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
     """Return the norm of the formula that ends at a node, and of the scale and bias behind it."""
-    found = _FORMULA.find(end.output[0], view)
-    shape = view.shape(found["x"]) if found is not None else None
-    if found is None or not shape:
+    match = _FORMULA.find(end.output[0], view)
+    shape = view.shape(match["x"]) if match is not None else None
+    if match is None or not shape:
         return None
-    scale, bias = found["scale"], found["bias"]
+    scale, bias = match["scale"], match["bias"]
     if not all(_is_along(name, shape, view) for name in (scale, bias) if name):
         return None
     if not scale:
         end, scale = _read_along(end, "Mul", shape, view)
     if not bias:
         end, bias = _read_along(end, "Add", shape, view)
-    return _Norm(found["x"], view.number(found["epsilon"]) or 0.0, end, scale, bias)
+    return _Norm(match["x"], view.number(match["epsilon"]) or 0.0, end, scale, bias)
 
 
 def _read_along(
@@ -219,11 +219,11 @@ def _is_along(name: str, shape: tuple[int, ...], view: GraphEditor) -> bool:
 def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, view: GraphEditor) -> bool:
     """Return whether a tensor has one element for each along one axis, and no others. The axis is
     counted from the last as -1."""
-    found = view.shape(name)
-    if not found or not -axis <= len(found) <= len(shape):
+    weight_shape = view.shape(name)
+    if not weight_shape or not -axis <= len(weight_shape) <= len(shape):
         return False
-    others = found[:axis] + found[len(found) + axis + 1 :]
-    return found[axis] == shape[axis] and all(size == 1 for size in others)
+    others = weight_shape[:axis] + weight_shape[len(weight_shape) + axis + 1 :]
+    return weight_shape[axis] == shape[axis] and all(size == 1 for size in others)
 
 
 def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
@@ -233,19 +233,19 @@ def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
     is_float = view.type(found.source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
     if not shape or 0 in shape or not is_float or shape[-1] > LARGE:
         return
-    made, dtype, channels = view.start(found.end, "norm"), view.dtype(found.source), shape[-1]
-    scale, bias = _weights(found.scale, found.bias, channels, dtype, made, view)
+    op, dtype, channels = view.start(found.end, "norm"), view.dtype(found.source), shape[-1]
+    scale, bias = _weights(found.scale, found.bias, channels, dtype, op, view)
     is_flat = len(shape) == _ROWS_AND_CHANNELS
     source, normed = found.source, result
     if not is_flat:
-        source, normed = made.add("Reshape", source, made.ints([-1, channels])), made.new_name()
-    made.chip_as(normed, _GROUP_NORM, source, scale, bias, epsilon=found.epsilon, num_groups=1)
-    norm = made.nodes[-1]
+        source, normed = op.add("Reshape", source, op.ints([-1, channels])), op.new_name()
+    op.chip_as(normed, _GROUP_NORM, source, scale, bias, epsilon=found.epsilon, num_groups=1)
+    norm = op.nodes[-1]
     if not is_flat:
-        made.add_as(result, "Reshape", normed, made.ints([-1, *shape[1:]]))
-    view.replace(found.end, made.nodes)
+        op.add_as(result, "Reshape", normed, op.ints([-1, *shape[1:]]))
+    view.replace(found.end, op.nodes)
     if found.end.name and not is_flat:
-        norm.name, made.nodes[-1].name = found.end.name, f"{result}/Reshape"
+        norm.name, op.nodes[-1].name = found.end.name, f"{result}/Reshape"
 
 
 def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
@@ -260,11 +260,11 @@ def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
     axis = 1 - len(shape)
     end, scale_name = _read_along(end, "Mul", shape, view, axis)
     end, bias_name = _read_along(end, "Add", shape, view, axis)
-    made = view.start(end, "norm")
-    weights = _weights(scale_name, bias_name, shape[1], view.dtype(source), made, view)
+    op = view.start(end, "norm")
+    weights = _weights(scale_name, bias_name, shape[1], view.dtype(source), op, view)
     epsilon = attribute(node, "epsilon", 1e-5)
-    made.chip_as(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
-    view.replace(end, made.nodes)
+    op.chip_as(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
+    view.replace(end, op.nodes)
 
 
 @register(
@@ -279,21 +279,21 @@ class ReplaceGroupNorm(GraphRule):
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the node if its channels are known."""
-        found = view.find(node.input[0])
-        sizes = [dim.dim_value for dim in found.shape.dim] if found is not None else []
+        info = view.find(node.input[0])
+        sizes = [dim.dim_value for dim in info.shape.dim] if info is not None else []
         channels = sizes[1] if len(sizes) >= _ROWS_AND_CHANNELS else 0
         groups = attribute(node, "num_groups", 0)
         if not channels or groups < 1 or channels % groups:
             return
-        made = view.start(node, "norm")
+        op = view.start(node, "norm")
         weights = node.input[1:]
         if view.opset < GROUP_NORMALIZATION_SCALES_CHANNELS:
-            weights = [_widen(name, groups, channels, made, view) for name in weights]
+            weights = [_widen(name, groups, channels, op, view) for name in weights]
         epsilon = attribute(node, "epsilon", 1e-5)
-        made.chip_as(
+        op.chip_as(
             node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups
         )
-        view.replace(node, made.nodes)
+        view.replace(node, op.nodes)
 
 
 def _widen(name: str, groups: int, channels: int, made: Tape, view: GraphEditor) -> str:
@@ -348,8 +348,8 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
         source, end = _find_ends(node, view)
         if (view.shape(source) or ())[-1:] != shape[-1:]:
             source, end = node.input[0], node
-        made = view.start(end, "fast")
-        made.chip_as(
+        op = view.start(end, "fast")
+        op.chip_as(
             end.output[0],
             _FAST_NORM,
             source,
@@ -358,8 +358,8 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
             num_groups=1,
             stable_algo=int(attribute(node, "stable_algo", 0)),
         )
-        norm, name = made.nodes[-1], node.name
-        view.rewrite(end, made.nodes, [end])
+        norm, name = op.nodes[-1], node.name
+        view.rewrite(end, op.nodes, [end])
         norm.name = name or norm.name
 
 

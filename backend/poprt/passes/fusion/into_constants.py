@@ -48,10 +48,10 @@ class _Norm:
         """Return the norm with factor and summand in double. Return None if any operand is not
         constant, or the node computes statistics."""
         trains = any(node.output[1:]) or attribute(node, "training_mode", 0)
-        found = [_weight(view, name) for name in node.input[1:]]
-        if trains or not attribute(node, "spatial", 1) or any(each is None for each in found):
+        weights = [_weight(view, name) for name in node.input[1:]]
+        if trains or not attribute(node, "spatial", 1) or any(weight is None for weight in weights):
             return None
-        gain, bias, mean, variance = (np.asarray(each, np.float64) for each in found)
+        gain, bias, mean, variance = (np.asarray(weight, np.float64) for weight in weights)
         scale = gain / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
         return cls(product, node, scale, bias - mean * scale)
 
@@ -104,8 +104,8 @@ def _set_weights(norm: _Norm, weights: Array, bias: Array, view: GraphEditor) ->
     source, weight = product.input[:2]
     if not view.bypass(norm.node, result):
         return False
-    held = view.hold(f"{weight}/scaled", weights), view.hold(f"{result}/bias", bias)
-    view.set_inputs(product, [source, *held])
+    weight_names = view.hold(f"{weight}/scaled", weights), view.hold(f"{result}/bias", bias)
+    view.set_inputs(product, [source, *weight_names])
     return True
 
 
@@ -145,8 +145,8 @@ def _bias(product: onnx.NodeProto, view: GraphEditor) -> Array | None:
     """Return the summand of a product in double; None if it is not constant."""
     if len(product.input) < 3 or not product.input[2]:  # noqa: PLR2004  A, B, C
         return np.zeros(1)
-    found = _weight(view, product.input[2])
-    return None if found is None else found.astype(np.float64) * attribute(product, "beta", 1.0)
+    bias = _weight(view, product.input[2])
+    return None if bias is None else bias.astype(np.float64) * attribute(product, "beta", 1.0)
 
 
 @register("fuse_mul_into_matmul")
@@ -167,11 +167,11 @@ class FuseMulIntoMatmul(GraphRule):
 
     def _take_before(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         factor = view.private_maker(node.input[0])
-        found = _factor(factor, None, view) if factor is not None else None
+        factors = _factor(factor, None, view) if factor is not None else None
         weights = _weight(view, node.input[1])
-        if factor is None or found is None or weights is None:
+        if factor is None or factors is None or weights is None:
             return
-        values, source = found
+        values, source = factors
         fits = values.size == 1 or (weights.ndim >= _MATRIX and values.size == weights.shape[-2])
         if fits and view.shape(source) == view.shape(factor.output[0]) is not None:
             column = values.reshape(-1, 1) if weights.ndim >= _MATRIX else values.reshape(-1)
@@ -183,10 +183,10 @@ class FuseMulIntoMatmul(GraphRule):
         factor = view.reader(result, "Mul")
         if factor is None:
             return
-        found, weights = _factor(factor, result, view), _weight(view, node.input[1])
-        if found is None or weights is None or weights.ndim < _MATRIX:
+        factors, weights = _factor(factor, result, view), _weight(view, node.input[1])
+        if factors is None or weights is None or weights.ndim < _MATRIX:
             return
-        values, _ = found
+        values, _ = factors
         is_same = view.shape(result) == view.shape(factor.output[0]) is not None
         if is_same and values.size in (1, weights.shape[-1]) and view.bypass(factor, result):
             _scale(node, weights, values.reshape(-1), view)
@@ -232,12 +232,12 @@ class FuseCastIntoOnehot(GraphRule):
                 self._fuse(first, node, view)
 
     def _fuse(self, first: onnx.NodeProto, cast: onnx.NodeProto, view: GraphEditor) -> None:
-        values, wanted = view.value(first.input[2]), attribute(cast, "to", 0)
+        values, target_type = view.value(first.input[2]), attribute(cast, "to", 0)
         result = first.output[0]
-        if values is None or wanted not in _ONE_HOT_TYPES or not view.bypass(cast, result):
+        if values is None or target_type not in _ONE_HOT_TYPES or not view.bypass(cast, result):
             return
-        made = values.astype(helper.tensor_dtype_to_np_dtype(wanted))
-        view.set_input(first, 2, view.hold(f"{result}/values", made))
+        cast_values = values.astype(helper.tensor_dtype_to_np_dtype(target_type))
+        view.set_input(first, 2, view.hold(f"{result}/values", cast_values))
 
 
 _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -271,10 +271,10 @@ class PostExpand(GraphRule):
             expand = view.private_maker(name) if name else None
             if expand is None or not self.matches(expand) or shape is None:
                 continue
-            shapes = [view.shape(each) for each in (expand.input[0], *_others(node, place))]
+            shapes = [view.shape(operand) for operand in (expand.input[0], *_others(node, place))]
             if None in shapes or view.shape(expand.output[0]) != shape:
                 continue
-            least = np.broadcast_shapes(*(each for each in shapes if each is not None))
+            least = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
             if len(least) > len(shape) or int(np.prod(least)) >= int(np.prod(shape)):
                 continue
             _put_behind(node, place, expand, view)
@@ -289,11 +289,11 @@ def _put_behind(
     node: onnx.NodeProto, place: int, expand: onnx.NodeProto, view: GraphEditor
 ) -> None:
     """Put the Expand behind the node. The Expand then makes the node's result, under its name."""
-    made = node.output[0]
-    inner = view.names.take(f"{made}/unexpanded", is_numbered=True)
-    behind = helper.make_node("Expand", [inner, expand.input[1]], [made], name=expand.name)
-    kind = onnx.TypeProto.Tensor(elem_type=view.type(made))
-    shapes = [view.shape(each) for each in (expand.input[0], *_others(node, place))]
+    result = node.output[0]
+    inner = view.names.take(f"{result}/unexpanded", is_numbered=True)
+    behind = helper.make_node("Expand", [inner, expand.input[1]], [result], name=expand.name)
+    kind = onnx.TypeProto.Tensor(elem_type=view.type(result))
+    shapes = [view.shape(operand) for operand in (expand.input[0], *_others(node, place))]
     for size in np.broadcast_shapes(*(shape for shape in shapes if shape is not None)):
         kind.shape.dim.add(dim_value=size)
     view.types[inner] = kind

@@ -79,26 +79,26 @@ class InsertAttentionMask(GraphRule):
             return
         batch, tokens = view.shape(segments) or (0, 0)
         adds = [
-            each
-            for each in view.readers.get(result, {}).values()
-            if is_operator(each, "Add") and _takes_scores(each, result, (batch, tokens), view)
+            add
+            for add in view.readers.get(result, {}).values()
+            if is_operator(add, "Add") and _takes_scores(add, result, (batch, tokens), view)
         ]
         if not adds:
             return
         adds.sort(key=view.place)
         scores = _other(adds[0], result)
-        made = view.start(node, "segments")
+        op = view.start(node, "segments")
         if view.type(segments) != TensorProto.INT32:
-            segments = made.add("Cast", segments, to=TensorProto.INT32)
+            segments = op.add("Cast", segments, to=TensorProto.INT32)
         is_half = view.type(result) == TensorProto.FLOAT16
-        mask = made.new_name()
-        made.chip_as(
+        mask = op.new_name()
+        op.chip_as(
             mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT"
         )
-        for place, each in enumerate(adds):
-            changed = copy.deepcopy(each)
-            changed.input[:] = [mask if name == result else name for name in each.input]
-            view.rewrite(each, [*(made.nodes if place == 0 else []), changed], [each])
+        for place, add in enumerate(adds):
+            changed = copy.deepcopy(add)
+            changed.input[:] = [mask if name == result else name for name in add.input]
+            view.rewrite(add, [*(op.nodes if place == 0 else []), changed], [add])
 
 
 def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozenset[str]:
@@ -106,14 +106,14 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
     times a large negative number. `known` has the shapes of the graph."""
     view = GraphEditor(NameScope(graph, 1), graph, known)
     view.index()
-    given = {value.name for value in find_inputs(graph)}
-    found = (
+    inputs = {value.name for value in find_inputs(graph)}
+    masks = (
         _find_masked(node, view)
         for node in graph.node
         if node.op_type in InsertAttentionMask.op_types
     )
-    sources = {_find_given(each, view) for each in found if each}
-    return frozenset(sources & given)
+    sources = {_find_given(mask, view) for mask in masks if mask}
+    return frozenset(sources & inputs)
 
 
 def _find_given(name: str, view: GraphEditor) -> str:
@@ -181,8 +181,8 @@ def _find_masked(node: onnx.NodeProto, view: GraphEditor) -> str:
     """Return the tensor [batch, tokens] from which a node makes a mask that is added to scores. The
     mask hides tokens where that is 0. Return "" for other nodes."""
     is_float = view.type(node.output[0]) in FLOAT_TYPES
-    found = _MASK.find(node.output[0], view) if is_float else None
-    return _find_tokens(found["shown"], view) if found is not None else ""
+    match = _MASK.find(node.output[0], view) if is_float else None
+    return _find_tokens(match["shown"], view) if match is not None else ""
 
 
 def _find_tokens(name: str, view: GraphEditor) -> str:
@@ -215,14 +215,14 @@ def _find_segments(name: str, view: GraphEditor) -> str:
     """Return the tensor of segments from which a mask says which tokens share a segment. Packed
     models without the chip's operator have such masks. The mask may have axes of one element
     besides [batch, tokens, tokens]."""
-    found = _SEGMENTS.find(name, view)
-    shape = view.shape(found["same"]) if found is not None else None
-    if found is None or not shape or len(shape) < _MASK_RANK + 1 or shape[-1] != shape[-2]:
+    match = _SEGMENTS.find(name, view)
+    shape = view.shape(match["same"]) if match is not None else None
+    if match is None or not shape or len(shape) < _MASK_RANK + 1 or shape[-1] != shape[-2]:
         return ""
     batch, tokens = shape[0], shape[-1]
     ends = {
-        (view.shape(each) or ())[-2:]: _skip_views(each, view)
-        for each in (found["seen"], found["seeing"])
+        (view.shape(side) or ())[-2:]: _skip_views(side, view)
+        for side in (match["seen"], match["seeing"])
     }
     seen, seeing = (ends.get(side, "") for side in ((1, tokens), (tokens, 1)))
     return seen if seen == seeing and view.shape(seen) == (batch, tokens) else ""
@@ -269,19 +269,23 @@ class ReplaceWhereMask(GraphRule):
         if len(lows) != 1 or view.reader(node.output[0], "Softmax", "LogSoftmax") is None:
             return
         scores, lowest = sides[1 - lows[0]], sides[lows[0]]
-        shape, asked = view.shape(scores), view.shape(condition)
-        is_smaller = shape is not None and asked is not None and np.prod(asked) < np.prod(shape)
+        shape, condition_shape = view.shape(scores), view.shape(condition)
+        is_smaller = (
+            shape is not None
+            and condition_shape is not None
+            and np.prod(condition_shape) < np.prod(shape)
+        )
         if not is_smaller or shape != view.shape(node.output[0]) or view.tensor(scores) is not None:
             return
-        made = view.start(node, "added")
-        zero = made.constant(0.0, view.dtype(scores))
-        mask = made.new_name()
+        op = view.start(node, "added")
+        zero = op.constant(0.0, view.dtype(scores))
+        mask = op.new_name()
         chosen = (condition, lowest, zero) if lows[0] == 0 else (condition, zero, lowest)
-        made.nodes.append(copy.deepcopy(node))
-        made.nodes[-1].input[:], made.nodes[-1].output[:] = chosen, [mask]
-        made.nodes[-1].name = mask
-        made.add_as(node.output[0], "Add", scores, mask)
-        view.replace(node, made.nodes)
+        op.nodes.append(copy.deepcopy(node))
+        op.nodes[-1].input[:], op.nodes[-1].output[:] = chosen, [mask]
+        op.nodes[-1].name = mask
+        op.add_as(node.output[0], "Add", scores, mask)
+        view.replace(node, op.nodes)
 
 
 _GRAIN = 16
@@ -319,11 +323,11 @@ class AttentionPadding(GraphRule):
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Pad the attention around the softmax between both products."""
-        found = _read_attention(node, view)
-        if found is not None:
-            made = view.start(found.end, "padded")
-            _build(found, made, view)
-            view.rewrite(found.end, made.nodes, [found.end])
+        attention = _read_attention(node, view)
+        if attention is not None:
+            op = view.start(attention.end, "padded")
+            _build(attention, op, view)
+            view.rewrite(attention.end, op.nodes, [attention.end])
 
 
 def _read_attention(softmax: onnx.NodeProto, view: GraphEditor) -> _Attention | None:
@@ -340,9 +344,9 @@ def _read_attention(softmax: onnx.NodeProto, view: GraphEditor) -> _Attention | 
     if scores is None or not values or len(values) < 2 or values[-2] != keys:  # noqa: PLR2004  a matrix
         return None
     made_of = [view.shape(name) for name in scores.input]
-    fits = all(each is not None and len(each) > 1 for each in made_of) and not _is_of_weight(
-        scores, view
-    )
+    fits = all(
+        operand_shape is not None and len(operand_shape) > 1 for operand_shape in made_of
+    ) and not _is_of_weight(scores, view)
     return _Attention(scores, steps, end, keys) if fits else None
 
 
@@ -405,7 +409,7 @@ def _build(found: _Attention, made: Tape, view: GraphEditor) -> None:
     result: str = made.MatMul(queries, padded_keys)
     made.nodes[-1].name = found.scores.name
     lowest = float(np.finfo(dtype).min)
-    masks = [each for each in found.steps if _is_mask(each, found.keys, view)]
+    masks = [step for step in found.steps if _is_mask(step, found.keys, view)]
     for step in found.steps:
         if step is found.steps[-1] and not masks:
             hidden = np.where(np.arange(found.keys + added) < found.keys, 0, lowest)

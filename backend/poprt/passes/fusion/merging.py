@@ -79,21 +79,23 @@ class _MergingProducts(NamedMerge):
             for product in products
         ]
         if None in products or (
-            step > 1 and [each and each.name for each in adds] != self._names[1::step]
+            step > 1 and [bias_add and bias_add.name for bias_add in adds] != self._names[1::step]
         ):
             return
         merged = [
-            _Product.of(each, add, view) for each, add in zip(products, adds, strict=True) if each
+            _Product.of(matmul, add, view)
+            for matmul, add in zip(products, adds, strict=True)
+            if matmul
         ]
-        joined = [each for each in merged if each is not None]
-        if len(joined) == len(products) and len({each.source for each in joined}) == 1:
+        joined = [product for product in merged if product is not None]
+        if len(joined) == len(products) and len({product.source for product in joined}) == 1:
             _join(joined, view)
             self._is_done = True
 
 
 def _find(name: str, nodes: Iterable[onnx.NodeProto], view: GraphEditor) -> onnx.NodeProto | None:
-    found = (node for node in nodes if node.name == name and is_operator(node, "MatMul"))
-    return next((node for node in found if view.maker(node.output[0], "MatMul") is node), None)
+    candidates = (node for node in nodes if node.name == name and is_operator(node, "MatMul"))
+    return next((node for node in candidates if view.maker(node.output[0], "MatMul") is node), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +128,20 @@ class _Product:
 
 
 def _join(products: Sequence[_Product], view: GraphEditor) -> None:
-    at = min((each.first for each in products), key=view.place)
+    at = min((product.first for product in products), key=view.place)
     source, rank = products[0].source, len(view.shape(products[0].source) or ())
-    made = view.start(at, "merged")
-    joint = made.add(
-        "MatMul", source, join_weights([each.weight for each in products], 1, made, view)
+    op = view.start(at, "merged")
+    joint = op.add(
+        "MatMul", source, join_weights([product.weight for product in products], 1, op, view)
     )
     if products[0].bias:
-        joint = made.add(
-            "Add", joint, join_weights([each.bias for each in products], 0, made, view)
+        joint = op.add(
+            "Add", joint, join_weights([product.bias for product in products], 0, op, view)
         )
-    results = [each.last.output[0] for each in products]
+    results = [product.last.output[0] for product in products]
     widths, axis = [product.width for product in products], max(0, rank - 1)
-    made.add_all(results, "Split", joint, split=widths, axis=axis)
-    view.rewrite(at, made.nodes, [each.last for each in products])
+    op.add_all(results, "Split", joint, split=widths, axis=axis)
+    view.rewrite(at, op.nodes, [product.last for product in products])
 
 
 @register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes="merge_matmul")
@@ -201,14 +203,18 @@ class MergeMultiSlice(GraphRule):
             for reader in readers
             if is_operator(reader, "Slice") and reader.input[0] == source
         ]
-        parts = [part for each in slices if (part := _read_part(each, shape, view)) is not None]
+        parts = [
+            part
+            for slice_node in slices
+            if (part := _read_part(slice_node, shape, view)) is not None
+        ]
         for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
             alike = [part for part in parts if (part.axis, part.step) == (axis, step)]
-            found = sorted(alike, key=lambda each: (each.start, each.end))
-            if len(found) > 1 and _are_all(found, shape[axis]):
-                made = view.start(node, "split")
-                _split(found, source, shape, made)
-                view.rewrite(node, made.nodes, [each.node for each in found])
+            ordered = sorted(alike, key=lambda part: (part.start, part.end))
+            if len(ordered) > 1 and _are_all(ordered, shape[axis]):
+                op = view.start(node, "split")
+                _split(ordered, source, shape, op)
+                view.rewrite(node, op.nodes, [part.node for part in ordered])
                 return
 
 
@@ -223,7 +229,7 @@ def _are_all(parts: Sequence[_Part], size: int) -> bool:
 
 def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Tape) -> None:
     axis, step = parts[0].axis, parts[0].step
-    results = [each.node.output[0] for each in parts]
+    results = [part.node.output[0] for part in parts]
     if step == 1:
         sizes = [part.end - part.start for part in parts]
         made.add_all(results, "Split", source, split=sizes, axis=axis)
@@ -241,18 +247,18 @@ def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) ->
     """Return the range that a Slice takes along one axis, forwards; None for other Slices."""
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
-        given = [*node.input[1:], "", "", "", ""][:4]
-        read = [view.numbers(name) if name else None for name in given]
-        if any(name and value is None for name, value in zip(given, read, strict=True)):
+        names = [*node.input[1:], "", "", "", ""][:4]
+        read = [view.numbers(name) if name else None for name in names]
+        if any(name and value is None for name, value in zip(names, read, strict=True)):
             return None
-    starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)
+    starts, ends, axes, steps = ([0] if numbers is None else list(numbers) for numbers in read)
     steps = [1] if read[3] is None else steps
-    if [len(each) for each in (starts, ends, axes, steps)] != [1] * 4 or steps[0] < 1:
+    if [len(numbers) for numbers in (starts, ends, axes, steps)] != [1] * 4 or steps[0] < 1:
         return None
     axis = axes[0] % len(shape)
     size = shape[axis]
     start, end = (
-        min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0])
+        min(max(0, bound + size if bound < 0 else bound), size) for bound in (starts[0], ends[0])
     )
     return _Part(node, axis, start, end, steps[0]) if start < end else None
 
@@ -280,7 +286,8 @@ class MergeIfWithSameCond(GraphRule):
 def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> bool:
     for name in _BRANCHES:
         first, second = (
-            {value.name for value in attribute(each, name).output} for each in (earlier, later)
+            {value.name for value in attribute(conditional, name).output}
+            for conditional in (earlier, later)
         )
         own = set(iter_defined(attribute(later, name)))
         if (
@@ -296,8 +303,8 @@ _BRANCHES = ("then_branch", "else_branch")
 
 
 def _may_move_up(later: onnx.NodeProto, earlier: onnx.NodeProto, view: GraphEditor) -> bool:
-    made = set(earlier.output)
-    return all(name in made or view.is_before(name, earlier) for name in iter_reads(later))
+    results = set(earlier.output)
+    return all(name in results or view.is_before(name, earlier) for name in iter_reads(later))
 
 
 def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> bool:
@@ -318,7 +325,11 @@ def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) ->
         second.CopyFrom(attribute(later, name))
         defined = set(iter_defined(first))
         view.names.taken |= defined
-        renames = {each: view.names.take(each) for each in iter_defined(second) if each in defined}
+        renames = {
+            defined_name: view.names.take(defined_name)
+            for defined_name in iter_defined(second)
+            if defined_name in defined
+        }
         inner = {
             outer: value.name
             for outer, value in zip(earlier.output, first.output, strict=True)

@@ -85,7 +85,7 @@ class InlineCustomOperators(Pass):
         """Inline the bodies. Raise CompileError for a body that does not make its node's outputs,
         for functions that call themselves, and for more nodes than a model may have."""
         functions = ModelFunctions(model, _BODIES)
-        model, made = functions.raise_opset(model), 0
+        model, num_made = functions.raise_opset(model), 0
         opset = find_opset(model, 1)
         for depth in range(MAX_NESTED + 1):
             graphs = [
@@ -95,7 +95,7 @@ class InlineCustomOperators(Pass):
             ]
             if not graphs:
                 break
-            taken = set(iter_defined(model.graph))
+            defined = set(iter_defined(model.graph))
             for graph in graphs:
                 nodes: list[onnx.NodeProto] = []
                 for node in graph.node:
@@ -103,10 +103,10 @@ class InlineCustomOperators(Pass):
                     if body is None:
                         nodes.append(node)
                         continue
-                    inlined = _inline(node, body, opset, taken, functions)
+                    inlined = _inline(node, body, opset, defined, functions)
                     nodes += inlined
-                    made += len(inlined)
-                    if made > MAX_NODES or depth == MAX_NESTED:
+                    num_made += len(inlined)
+                    if num_made > MAX_NODES or depth == MAX_NESTED:
                         raise CompileError(
                             f"{_describe(node)}: its body has no end: it holds the operator "
                             f"itself, or more than {MAX_NODES} nodes"
@@ -137,42 +137,42 @@ def _inline(
     The tensors inside are named after the node's first result and its operator, the nodes after the
     node. Names that a Python body gives to nodes could be the node's own and so double each time.
     """
-    given, names = _with_placeholders(node)
+    call, names = _with_placeholders(node)
     try:
-        made = list(body(given, opset))
-        _check(given, names, made)
-        _check_standard(made, opset, functions)
+        nodes = list(body(call, opset))
+        _check(call, names, nodes)
+        _check_standard(nodes, opset, functions)
     except Exception as error:  # a user's function may raise anything
         text = " ".join(str(error).split())
         kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
         raise CompileError(f"{_describe(node)}: {kind}{text}") from error
-    graph = onnx.GraphProto(node=made)
+    graph = onnx.GraphProto(node=nodes)
     prefix = f"{next(filter(None, node.output), node.name)}/{node.op_type}"
     renames = dict(names)
     for name in dict.fromkeys(_iter_made(graph.node)):
         if name not in names:
             renames[name] = take_name(f"{prefix}/{name}", taken)
     rename(graph, renames)
-    for number, each in enumerate(graph.node):
-        own = each.name if functions.find(node) is not None else ""
-        each.name = f"{node.name or prefix}/{own or number}"
+    for number, inner in enumerate(graph.node):
+        own = inner.name if functions.find(node) is not None else ""
+        inner.name = f"{node.name or prefix}/{own or number}"
         for key in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE):
             if (place := attribute(node, key)) is not None:
-                set_attribute(each, key, place)
+                set_attribute(inner, key, place)
     return list(graph.node)
 
 
 def _with_placeholders(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, str]]:
     """Return the node with placeholders for its names, and the model's names by placeholder.
     Otherwise a name of the model could equal a name inside the body."""
-    given, names = onnx.NodeProto(), dict[str, str]()
-    given.CopyFrom(node)
-    for kind, listed in (("input", given.input), ("output", given.output)):
+    call, names = onnx.NodeProto(), dict[str, str]()
+    call.CopyFrom(node)
+    for kind, listed in (("input", call.input), ("output", call.output)):
         for place, name in enumerate(listed):
             if name:
                 listed[place] = f"{node.domain}.{node.op_type}/{kind}/{place}"
                 names[listed[place]] = name
-    return given, names
+    return call, names
 
 
 def _check_standard(made: Sequence[onnx.NodeProto], opset: int, functions: ModelFunctions) -> None:
@@ -205,22 +205,22 @@ def _iter_made(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
 def _check(node: onnx.NodeProto, names: Mapping[str, str], made: Sequence[onnx.NodeProto]) -> None:
     """Raise CompileError for nodes that do not compute the outputs of `node` from its inputs.
     `names` are the model's names."""
-    known = set(filter(None, node.input))
-    for each in made:
-        if not isinstance(each, onnx.NodeProto):
-            raise CompileError(f"its body makes {type(each).__name__}, expected nodes")
-        strange = next((name for name in iter_reads(each) if name not in known), None)
+    defined = set(filter(None, node.input))
+    for inner in made:
+        if not isinstance(inner, onnx.NodeProto):
+            raise CompileError(f"its body makes {type(inner).__name__}, expected nodes")
+        strange = next((name for name in iter_reads(inner) if name not in defined), None)
         if strange is not None:
             raise CompileError(
                 f"its body reads {strange!r}, which is none of the node's inputs and made by none "
                 "of its nodes"
             )
-        twice = next((name for name in each.output if name and name in known), None)
+        twice = next((name for name in inner.output if name and name in defined), None)
         if twice is not None:
             raise CompileError(
                 f"its body makes {names.get(twice, twice)!r} twice, or an input of the node"
             )
-        known.update(filter(None, each.output))
-    missing = next((name for name in node.output if name and name not in known), None)
+        defined.update(filter(None, inner.output))
+    missing = next((name for name in node.output if name and name not in defined), None)
     if missing is not None:
         raise CompileError(f"its body does not make the output {names[missing]!r}")

@@ -70,10 +70,10 @@ class Function:
         model. Raises CompileError if they have no form in that opset."""
         function = self._function
         graph = onnx.GraphProto(name=function.name, node=function.node)
-        given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
+        attributes = {entry.name: entry for entry in (*function.attribute_proto, *node.attribute)}
         for inner in iter_graphs(graph):
-            for each in inner.node:
-                _resolve(each, given)
+            for entry in inner.node:
+                _resolve(entry, attributes)
         graph = self._convert(graph, opset)
         missing = len(function.input) - len(node.input)
         if missing < 0 or len(node.output) > len(function.output):
@@ -106,7 +106,7 @@ class Function:
                 f"its function is of opset {self.opset}, the model of opset {opset}, and its "
                 "operators are not the same in both; write the function in the model's opset"
             )
-        imports = [each for each in function.opset_import if each.domain not in STANDARD_DOMAINS]
+        imports = [entry for entry in function.opset_import if entry.domain not in STANDARD_DOMAINS]
         imports.append(helper.make_opsetid("", self.opset))
         _convert_nodes(graph, imports, opset, f"function {self.title}")
         return graph
@@ -124,10 +124,10 @@ def _convert_nodes(
     for has_bodies, group in groupby(graph.node, key=_has_bodies):
         part = onnx.GraphProto(name=graph.name, node=group)
         if not has_bodies:
-            made = {name for node in part.node for name in node.output if name}
+            results = {name for node in part.node for name in node.output if name}
             read = {name for node in part.node for name in node.input if name}
-            part.input.extend(onnx.ValueInfoProto(name=name) for name in sorted(read - made))
-            part.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(made))
+            part.input.extend(onnx.ValueInfoProto(name=name) for name in sorted(read - results))
+            part.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(results))
             model = helper.make_model(part, opset_imports=imports)
             part = convert_by_onnx(model, opset, what).graph
         for node in part.node:
@@ -197,17 +197,23 @@ class ModelFunctions:
         means something else in the model's own."""
         called = [self._by_key[key] for key in self._sizes]
         opset = self._opset
-        wanted = max((each.opset for each in called if not each.means_same(opset)), default=0)
-        if wanted <= opset:
+        newest = max(
+            (function.opset for function in called if not function.means_same(opset)), default=0
+        )
+        if newest <= opset:
             return model
         del model.functions[:]
-        if mean_same(iter_nodes(model.graph), opset, wanted):
-            others = [each for each in model.opset_import if each.domain not in STANDARD_DOMAINS]
+        if mean_same(iter_nodes(model.graph), opset, newest):
+            others = [
+                function
+                for function in model.opset_import
+                if function.domain not in STANDARD_DOMAINS
+            ]
             del model.opset_import[:]
-            model.opset_import.extend([*others, helper.make_opsetid("", wanted)])
+            model.opset_import.extend([*others, helper.make_opsetid("", newest)])
         else:
-            model = ConvertVersion(wanted).run(model)
-        self._opset = wanted
+            model = ConvertVersion(newest).run(model)
+        self._opset = newest
         return model
 
     def _measure(self, nodes: Iterable[onnx.NodeProto], path: list[_Key]) -> tuple[int, int]:
@@ -221,15 +227,15 @@ class ModelFunctions:
 
     def _measure_call(self, key: _Key, function: Function, path: list[_Key]) -> tuple[int, int]:
         if key in path:
-            circle = [self._by_key[each].title for each in (*path[path.index(key) :], key)]
-            told = (
+            circle = [self._by_key[step].title for step in (*path[path.index(key) :], key)]
+            titles = (
                 circle
                 if len(circle) <= _MAX_TOLD
                 else [*circle[: _MAX_TOLD - 1], "...", circle[-1]]
             )
             raise CompileError(
-                f"function {function.title} calls itself ({' -> '.join(told)}), so that it cannot "
-                "be inlined; expected functions without recursion"
+                f"function {function.title} calls itself ({' -> '.join(titles)}), so that it "
+                "cannot be inlined; expected functions without recursion"
             )
         if key not in self._sizes:
             if len(path) < MAX_NESTED:

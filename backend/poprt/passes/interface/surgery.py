@@ -105,12 +105,12 @@ class RemoveOutputs(Pass):
         left."""
         names = [value.name for value in model.graph.output]
         check_known("remove_outputs", self._outputs, names, "outputs")
-        kept = [name for name in names if name not in self._outputs]
-        if not kept:
+        remaining = [name for name in names if name not in self._outputs]
+        if not remaining:
             raise CompileError(
                 "remove_outputs leaves no output; keep at least one of " + ", ".join(names)
             )
-        keep_outputs(model.graph, kept)
+        keep_outputs(model.graph, remaining)
         return model
 
 
@@ -125,11 +125,11 @@ class KeepOutputs(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Keep the outputs. Raise CompileError for an output that the model lacks."""
         if self._outputs is not None:
-            known = [value.name for value in model.graph.output]
-            unknown = sorted(set(self._outputs) - set(known))
+            names = [value.name for value in model.graph.output]
+            unknown = sorted(set(self._outputs) - set(names))
             if unknown:
                 raise CompileError(
-                    f"output {unknown[0]!r} is not one of the model's outputs: {', '.join(known)}"
+                    f"output {unknown[0]!r} is not one of the model's outputs: {', '.join(names)}"
                 )
             keep_outputs(model.graph, self._outputs)
         return model
@@ -149,24 +149,24 @@ class AddCheckpoints(Pass):
         """Add the outputs. Raise CompileError for a tensor that no node of the main graph makes."""
         graph = model.graph
         there = {value.name for value in graph.output}
-        wanted = [name for name in dict.fromkeys(self._checkpoints) if name not in there]
-        if not wanted:
+        checkpoints = [name for name in dict.fromkeys(self._checkpoints) if name not in there]
+        if not checkpoints:
             return model
-        made = {name for node in graph.node for name in node.output}
-        unknown = next((name for name in wanted if not name or name not in made), None)
+        results = {name for node in graph.node for name in node.output}
+        unknown = next((name for name in checkpoints if not name or name not in results), None)
         if unknown is not None:
             raise CompileError(
                 f"checkpoints names {unknown!r}, which no node of the model's main graph makes; "
                 "name an output of a node that is not inside an If, Loop or Scan"
             )
-        known = {value.name: value for value in infer_shapes(model).graph.value_info}
-        for name in wanted:
-            if name not in known:
+        infos = {value.name: value for value in infer_shapes(model).graph.value_info}
+        for name in checkpoints:
+            if name not in infos:
                 raise CompileError(
                     f"checkpoints names {name!r}, of which no type can be inferred; name a tensor "
                     "before or after it"
                 )
-            graph.output.add().CopyFrom(known[name])
+            graph.output.add().CopyFrom(infos[name])
         return model
 
 
@@ -268,16 +268,16 @@ class UniqueNameForNodes(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Rename the nodes. A name that only one node has does not change."""
         name_nodes(model.graph)
-        given = Counter(node.name for node in iter_nodes(model.graph))
+        uses = Counter(node.name for node in iter_nodes(model.graph))
         seen: set[str] = set()
         numbers: Counter[str] = Counter()
         for node in iter_nodes(model.graph):
             if node.name in seen:
                 name = node.name
-                while node.name in given:
+                while node.name in uses:
                     numbers[name] += 1
                     node.name = f"{name}_{numbers[name]}"
-                given[node.name] = 1
+                uses[node.name] = 1
             seen.add(node.name)
         return model
 
@@ -357,9 +357,9 @@ class MoveSubgraphInitializer(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Move the initializers. Sibling bodies may use one name for two tensors."""
-        taken = set(iter_defined(model.graph))
+        defined = set(iter_defined(model.graph))
         moved: set[str] = set()
-        self._move(model.graph, model.graph, taken, moved)
+        self._move(model.graph, model.graph, defined, moved)
         return model
 
     def _move(
@@ -379,7 +379,7 @@ def _move_out(
     outputs = {value.name for value in body.output}
     staying = [tensor for tensor in body.initializer if tensor.name in inputs]
     renames: dict[str, str] = {}
-    given: list[onnx.NodeProto] = []
+    identities: list[onnx.NodeProto] = []
     for tensor in body.initializer:
         if tensor.name in inputs:
             continue
@@ -392,11 +392,11 @@ def _move_out(
         main.initializer.add().CopyFrom(tensor)
         main.initializer[-1].name = name
         if tensor.name in outputs:
-            given.append(make_identity(name, tensor.name, f"{tensor.name}/given"))
+            identities.append(make_identity(name, tensor.name, f"{tensor.name}/given"))
         elif name != tensor.name:
             renames[tensor.name] = name
     del body.initializer[:]
     body.initializer.extend(staying)
     rename(body, renames)
-    if given:
-        replace_nodes(body, [*given, *body.node])
+    if identities:
+        replace_nodes(body, [*identities, *body.node])

@@ -82,9 +82,9 @@ class TakeQuarters(Pass):
                     weights,
                 ]
         for unread in (casts.keys(), narrowed.keys()):
-            used = {name for node in iter_nodes(model.graph) for name in node.input}
-            used |= {value.name for graph in graphs for value in graph.output}
-            dropped = unread - used
+            reads = {name for node in iter_nodes(model.graph) for name in node.input}
+            reads |= {value.name for graph in graphs for value in graph.output}
+            dropped = unread - reads
             for graph in graphs:
                 replace_nodes(
                     graph, [node for node in graph.node if not dropped.intersection(node.output)]
@@ -154,21 +154,21 @@ class InsertCopies(Pass):
         """Insert the copies. Nodes must have their IPUs as attributes."""
         graph = model.graph
         ipus = find_ipus(graph, self._num_ipus)
-        made, taken = place_inputs(graph, ipus), set(iter_defined(graph))
+        places, defined = place_inputs(graph, ipus), set(iter_defined(graph))
         copies: dict[tuple[str, int], str] = {}
         nodes: list[onnx.NodeProto] = []
         for node, ipu in zip(graph.node, ipus, strict=True):
             for name in dict.fromkeys(iter_reads(node)):
-                if made.get(name, ipu) == ipu:
+                if places.get(name, ipu) == ipu:
                     continue
                 if (name, ipu) not in copies:
-                    copies[name, ipu] = fresh_name(f"{name}@{ipu}", taken)
+                    copies[name, ipu] = fresh_name(f"{name}@{ipu}", defined)
                     nodes.append(
                         _make_copy(name, copies[name, ipu], ipu, attribute(node, STAGE_ATTRIBUTE))
                     )
-                node.input[:] = [copies[name, ipu] if each == name else each for each in node.input]
+                node.input[:] = [copies[name, ipu] if read == name else read for read in node.input]
             nodes.append(node)
-            made.update(dict.fromkeys(node.output, ipu))
+            places.update(dict.fromkeys(node.output, ipu))
         replace_nodes(graph, nodes)
         if copies:
             model.opset_import.add(domain=CHIP_DOMAIN, version=1)
@@ -178,10 +178,10 @@ class InsertCopies(Pass):
 
 def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
     """Declare copies with the type and shape of their sources."""
-    known = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
+    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     for copy, name in copies.items():
-        if name in known:
-            graph.value_info.add().CopyFrom(known[name])
+        if name in infos:
+            graph.value_info.add().CopyFrom(infos[name])
             graph.value_info[-1].name = copy
 
 
@@ -234,23 +234,23 @@ def _place_by_share(
 def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, TensorSize]) -> list[int]:
     """Return the bytes made before each node and read by it or a later one. Inputs of the graph and
     views count as made."""
-    made = {info.name: 0 for info in find_inputs(graph)}
+    makers = {info.name: 0 for info in find_inputs(graph)}
     change = [0] * (len(graph.node) + 1)
     last: dict[str, int] = {}
     for i, node in enumerate(graph.node):
-        last.update((name, i) for name in iter_reads(node) if name in made)
-        made.update((name, i + 1) for name in node.output)
+        last.update((name, i) for name in iter_reads(node) if name in makers)
+        makers.update((name, i + 1) for name in node.output)
     for name, i in last.items():
         size = values[name].bytes if name in values else 0
-        change[made[name]] += size
+        change[makers[name]] += size
         change[i + 1] -= size
     return list(itertools.accumulate(change[:-1]))
 
 
 def _weight_bytes(graph: onnx.GraphProto, values: dict[str, TensorSize]) -> list[int]:
     """Return the bytes of the weights that each node is the first to read."""
-    left = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
-    return [sum(left.pop(name, 0) for name in iter_reads(node)) for node in graph.node]
+    unplaced = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
+    return [sum(unplaced.pop(name, 0) for name in iter_reads(node)) for node in graph.node]
 
 
 Points = Mapping[str, int]
@@ -312,8 +312,8 @@ def _read(option: str, points: Any) -> dict[str, int]:
             f"{option}: expected numbers by the names of nodes, found {type(points).__name__}"
         )
     for name, number in points.items():
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if not isinstance(name, str) or not whole or not 0 <= number < MAX_IPUS:
+        is_integer = isinstance(number, int) and not isinstance(number, bool)
+        if not isinstance(name, str) or not is_integer or not 0 <= number < MAX_IPUS:
             raise CompileError(
                 f"{option} of {str(name)[:100]!r}: expected the name of a node and a number from 0 "
                 f"to {MAX_IPUS - 1}, found {str(number)[:100]}"
@@ -368,10 +368,10 @@ def check_stages(graph: onnx.GraphProto) -> None:
             f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to "
             f"{MAX_IPUS - 1}, found {stages[wrong]}"
         )
-    made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     for i, node in enumerate(graph.node):
-        needed = [made[name] for name in iter_reads(node) if name in made] if stages else []
-        later = next((maker for maker in needed if stages[maker] > stages[i]), None)
+        inputs = [makers[name] for name in iter_reads(node) if name in makers] if stages else []
+        later = next((maker for maker in inputs if stages[maker] > stages[i]), None)
         if later is not None:
             raise CompileError(
                 f"node {node.name!r} is of pipeline stage {stages[i]} and reads what node "

@@ -74,10 +74,10 @@ class CheckOpset(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the opset. Raise CompileError if it is too new."""
-        found, newest = find_opset(model, 1), defs.onnx_opset_version()
-        if found > newest:
+        opset, newest = find_opset(model, 1), defs.onnx_opset_version()
+        if opset > newest:
             raise CompileError(
-                f"the model is of opset {found}; the installed onnx {onnx.__version__} knows those "
+                f"the model is of opset {opset}; the installed onnx {onnx.__version__} knows those "
                 "up to "
                 f"{newest}: export the model with opset {newest} or older, or install a newer onnx"
             )
@@ -109,23 +109,23 @@ class ConvertVersion(Pass):
         if self._version is None or self._version == find_opset(model, 1):
             return model
         model = UpgradeLegacyOpset().run(model)
-        found = find_opset(model, 1)
+        opset = find_opset(model, 1)
         if not 1 <= self._version <= defs.onnx_opset_version():
             raise CompileError(
                 f"convert_version={self._version}: the installed onnx knows opsets 1 to "
                 f"{defs.onnx_opset_version()}"
             )
         lowest = max(self._version, OLDEST_OPSET)
-        if lowest < found:
+        if lowest < opset:
             model = convert_down(model, lowest)
         if find_opset(model, 1) != self._version:
             _drop_unread_values(model)
-            if found < SOFTMAX_HAS_ONE_AXIS <= self._version:
+            if opset < SOFTMAX_HAS_ONE_AXIS <= self._version:
                 model = KeepHardmaxes().run(model)
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
             change_without_weights(model, large, partial(convert_by_onnx, version=self._version))
-            if found < OLDEST_OPSET <= self._version:
+            if opset < OLDEST_OPSET <= self._version:
                 model = KeepResizes().run(model)
         return model
 
@@ -246,10 +246,10 @@ class _OlderForms(NodeRule):
         own_rule = RULES.get(node.op_type)
         try:
             self._check_types(node, view)
-            made = self._write(own_rule, node, view) if own_rule else None
-            if made is None or (len(made) == 1 and made[0].op_type == node.op_type):
-                return self._widen(made[0] if made else node, view) or made
-            return made
+            nodes = self._write(own_rule, node, view) if own_rule else None
+            if nodes is None or (len(nodes) == 1 and nodes[0].op_type == node.op_type):
+                return self._widen(nodes[0] if nodes else node, view) or nodes
+            return nodes
         except UnknownFactError as error:
             raise CompileError(
                 f"the model cannot be converted to opset {self.opset}: node {describe_node(node)}: "
@@ -291,10 +291,10 @@ class _OlderForms(NodeRule):
 
     def _check_types(self, node: onnx.NodeProto, view: GraphView) -> None:
         """Raise NoOlderFormError for tensors of types that the older opset lacks entirely."""
-        known = defs.get_schema("Identity", self.opset).inputs[0].types
+        types = defs.get_schema("Identity", self.opset).inputs[0].types
         for name in (*node.input, *node.output):
             element = view.type(name) if name else 0
-            if element and type_name(element) not in known:
+            if element and type_name(element) not in types:
                 raise NoOlderFormError(
                     f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset "
                     f"{self.opset} has not"
@@ -320,8 +320,12 @@ class _OlderForms(NodeRule):
             element = view.type(name) if name else 0
             if not element or type_name(element) in parameter.types:
                 continue
-            known = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
-            wider = [each for each in known.get(element, ()) if type_name(each) in parameter.types]
+            wider_types = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
+            wider = [
+                element_type
+                for element_type in wider_types.get(element, ())
+                if type_name(element_type) in parameter.types
+            ]
             if not wider:
                 raise NoOlderFormError(
                     f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} "
@@ -351,21 +355,21 @@ def expand(
     if body is None:
         return None
     schema = defs.get_schema(node.op_type, opset)
-    given = {entry.name: entry for entry in node.attribute}
+    attributes = {entry.name: entry for entry in node.attribute}
     for name, declared in schema.attributes.items():
         if declared.default_value.type:
-            given.setdefault(name, declared.default_value)
+            attributes.setdefault(name, declared.default_value)
     renames = dict(zip(body.input, [*node.input, *[""] * len(body.input)], strict=False))
     renames.update(
         (inner, name) for inner, name in zip(body.output, node.output, strict=False) if name
     )
-    made = []
+    nodes = []
     for number, inner in enumerate(body.node):
         own = copy.deepcopy(inner)
         own.name = f"{prefix}/{inner.op_type}_{number}"
-        _settle(own, prefix, renames, given)
-        made.append(own)
-    return made
+        _settle(own, prefix, renames, attributes)
+        nodes.append(own)
+    return nodes
 
 
 def _find_body(
@@ -382,10 +386,12 @@ def _find_body(
     ]
     if not built:
         return None
-    found = schema.get_context_dependent_function_with_opset_version(
-        max(built), node.SerializeToString(), [each.SerializeToString() for each in types]
+    function = schema.get_context_dependent_function_with_opset_version(
+        max(built),
+        node.SerializeToString(),
+        [value_type.SerializeToString() for value_type in types],
     )
-    body.ParseFromString(found)
+    body.ParseFromString(function)
     return body if body.node else None
 
 
@@ -396,9 +402,9 @@ def _settle(
     graph."""
     node.input[:] = [_own_name(name, prefix, renames) for name in node.input]
     node.output[:] = [_own_name(name, prefix, renames) for name in node.output]
-    kept = list(_iter_attributes(node, given))
+    attributes = list(_iter_attributes(node, given))
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(attributes)
     for entry in node.attribute:
         for body in (entry.g, *entry.graphs):
             for value in (*body.input, *body.output):

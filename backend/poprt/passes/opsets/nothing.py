@@ -46,13 +46,13 @@ class SettleNothing(NodeRule):
         for value in model.graph.output:
             if value.name not in inputs:
                 value.type.tensor_type.ClearField("shape")
-        known = super()._infer(model)
+        model_known = super()._infer(model)
         for value, original, inferred in zip(
-            model.graph.output, declared, known.output, strict=True
+            model.graph.output, declared, model_known.output, strict=True
         ):
             has_shape = inferred.type.tensor_type.HasField("shape")
             value.CopyFrom(inferred if has_shape else original)
-        return known
+        return model_known
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
         """Return constants, if all results are empty."""

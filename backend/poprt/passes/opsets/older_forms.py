@@ -142,12 +142,12 @@ def reduce(op: Tape, node: Older) -> Results | None:
     if not node.crosses(version):
         return None
     axes = node.constant(1, "axes")
-    given = [] if axes is None else [int(axis) for axis in axes.ravel()]
-    if not given and node.get("noop_with_empty_axes", 0):
+    listed = [] if axes is None else [int(axis) for axis in axes.ravel()]
+    if not listed and node.get("noop_with_empty_axes", 0):
         if node.node.op_type not in _UNCHANGED_BY_ONE:
             raise NoOlderFormError("without axes it reduces nothing, which older opsets cannot say")
         return op.Identity(node.x)
-    added = {"axes": given} if given else {}
+    added = {"axes": listed} if listed else {}
     return node.without(["noop_with_empty_axes"], [node.name(0)], **added)
 
 
@@ -304,9 +304,9 @@ def shape(op: Tape, node: Older) -> Results | None:
     start, end = node.get("start", 0), node.get("end")
     if not start and end is None:
         return node.without(["start", "end"]) if node.node.attribute else None
-    whole = op.add("Shape", node.name(0))
+    full_shape = op.add("Shape", node.name(0))
     last = np.iinfo(np.int64).max if end is None else end
-    return op.Slice(whole, op.ints([start]), op.ints([last]))
+    return op.Slice(full_shape, op.ints([start]), op.ints([last]))
 
 
 @rule("ArgMax", "ArgMin", since=12)
@@ -372,7 +372,7 @@ def grid_sample(_op: Tape, node: Older) -> Results | None:
 def fourier(_op: Tape, node: Older) -> Results | None:
     """Convert the axis from an input to an attribute, which has another default."""
     axis = node.constant(2, "axis")
-    inputs = [each for each in (node.name(0), node.name(1)) if each]
+    inputs = [name for name in (node.name(0), node.name(1)) if name]
     return node.without([], inputs, axis=-2 if axis is None else int(axis))
 
 

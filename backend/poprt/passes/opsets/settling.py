@@ -266,15 +266,15 @@ class _Window:
         return pads if is_changed else None
 
     def _find_transposed(self) -> Pads | None:
-        wanted = list(attribute(self._node, "output_shape") or [])[-len(self._axes) :]
+        output_shape = list(attribute(self._node, "output_shape") or [])[-len(self._axes) :]
         added = self._output_padding()
-        if not wanted and not (self._auto in _SAME and any(added)):
+        if not output_shape and not (self._auto in _SAME and any(added)):
             return None
-        sizes = wanted or [size * stride for size, _, stride in self._axes]
-        whole = self.sizes([(0, 0)] * len(self._axes))
-        totals = [size - want for size, want in zip(whole, sizes, strict=True)]
+        sizes = output_shape or [size * stride for size, _, stride in self._axes]
+        full_sizes = self.sizes([(0, 0)] * len(self._axes))
+        totals = [size - want for size, want in zip(full_sizes, sizes, strict=True)]
         if min(totals) < 0:
-            if wanted:
+            if output_shape:
                 return None
             # ONNX Runtime does not pad less than zero: the result is smaller.
             totals = [max(0, total) for total in totals]
@@ -291,9 +291,9 @@ class _Window:
 
 
 def _find_kernel(node: onnx.NodeProto, view: GraphView) -> Sequence[int] | None:
-    given: Sequence[int] | None = attribute(node, "kernel_shape")
-    if given is not None or node.op_type in _POOLS:
-        return given
+    kernel: Sequence[int] | None = attribute(node, "kernel_shape")
+    if kernel is not None or node.op_type in _POOLS:
+        return kernel
     shape = view.shape(node.input[1])
     return None if shape is None else shape[_SPATIAL:]
 

@@ -83,11 +83,11 @@ class PackArgs:
     def read(cls, given: Mapping[str, Any]) -> PackArgs:
         """Return the arguments from strings, as on the command line, or from values. Raise
         CompileError for invalid ones."""
-        known = dict(_READERS)
-        unknown = sorted(given.keys() - known.keys())
+        readers = dict(_READERS)
+        unknown = sorted(given.keys() - readers.keys())
         if unknown:
             raise CompileError(
-                f"pack_args: there is no {unknown[0]!r}; there are {', '.join(known)}"
+                f"pack_args: there is no {unknown[0]!r}; there are {', '.join(readers)}"
             )
         missing = [name for name in ("max_valid_num", "segment_max_size") if name not in given]
         if missing:
@@ -96,7 +96,7 @@ class PackArgs:
             )
         values = {}
         for name, value in given.items():
-            read, form = known[name]
+            read, form = readers[name]
             try:
                 values[name] = read(value)
             except (ValueError, TypeError, SyntaxError, KeyError, RecursionError, MemoryError):
@@ -113,12 +113,12 @@ def _size(value: Any) -> int:
 
 def _segments(value: Any) -> tuple[int, ...]:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        found = tuple(map(_size, value))
+        lengths = tuple(map(_size, value))
     else:
-        found = tuple(map(_size, str(value).strip("[]").replace(",", "+").split("+")))
-    if not 0 < sum(found) <= _MAX_INT32:
+        lengths = tuple(map(_size, str(value).strip("[]").replace(",", "+").split("+")))
+    if not 0 < sum(lengths) <= _MAX_INT32:
         raise ValueError
-    return found
+    return lengths
 
 
 def _flag(value: Any) -> bool:
@@ -129,8 +129,8 @@ def _paths(value: Any) -> tuple[str, ...]:
     """Return paths from a list or a comma-separated string. No path contains a comma; quotes around
     a path are removed."""
     listed = value.split(",") if isinstance(value, str) else list(value)
-    found = tuple(str(path).strip().strip("'\"").strip() for path in listed)
-    return tuple(path for path in found if path)
+    paths = tuple(str(path).strip().strip("'\"").strip() for path in listed)
+    return tuple(path for path in paths if path)
 
 
 def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
@@ -243,9 +243,9 @@ class _Packing:
     @classmethod
     def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
         """Return the packing of a model with static shapes."""
-        known = infer_shapes(model).graph
+        inferred = infer_shapes(model).graph
         names = NameScope(model.graph, find_opset(model, _OLDEST_OPSET), reserved={LENGTHS})
-        view = GraphView(names, model.graph, known)
+        view = GraphView(names, model.graph, inferred)
         inputs = _find_inputs(model.graph, view, args)
         batch, tokens = next(iter(inputs.values()))[:_FLAT]
         sizes = Sizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
@@ -254,17 +254,19 @@ class _Packing:
                 f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; "
                 "rename it"
             )
-        found = cls(args, sizes, view, known, names)
+        packing = cls(args, sizes, view, inferred, names)
         for name, shape in inputs.items():
-            found.labels[name] = (*LEADING, *(PLAIN,) * (len(shape) - _FLAT))
-        return found
+            packing.labels[name] = (*LEADING, *(PLAIN,) * (len(shape) - _FLAT))
+        return packing
 
     def find_head(self) -> frozenset[str]:
         """Return the outputs of the head's nodes."""
         if not self.args.head_pattern:
             return frozenset()
-        found = PatternMatcher(self.args.head_pattern).next_pattern(self.known)
-        return frozenset(name for each in (found or {}).values() for name in each.node.output)
+        match = PatternMatcher(self.args.head_pattern).next_pattern(self.known)
+        return frozenset(
+            name for node_match in (match or {}).values() for name in node_match.node.output
+        )
 
     def rewrite(self, graph: onnx.GraphProto, head: frozenset[str]) -> None:
         """Insert Unpack and Repack where needed, change constants that count samples, and declare
@@ -286,16 +288,18 @@ class _Packing:
         view = GraphView(self.names, model.graph, infer_shapes(model).graph)
         for node in self.nodes:
             for name in filter(self.unpacked.__contains__, node.output):
-                labels, found = self.labels[name], view.shape(name) or ()
-                wanted = tuple(map(self.sizes.unpacked, self.view.shape(name) or (), labels))
-                if len(found) != len(wanted) or any(
+                labels, sizes = self.labels[name], view.shape(name) or ()
+                expected_sizes = tuple(
+                    map(self.sizes.unpacked, self.view.shape(name) or (), labels)
+                )
+                if len(sizes) != len(expected_sizes) or any(
                     size != expected and (label, size) != (TOKENS, 1)
-                    for label, size, expected in zip(labels, found, wanted, strict=True)
+                    for label, size, expected in zip(labels, sizes, expected_sizes, strict=True)
                 ):
                     raise _refuse(
                         node,
                         f"it writes out the number of samples or tokens: its result {name!r} is "
-                        f"{list(found)}, not {list(wanted)}",
+                        f"{list(sizes)}, not {list(expected_sizes)}",
                     )
 
     def _start_with_masks(self, graph: onnx.GraphProto) -> None:
@@ -304,9 +308,9 @@ class _Packing:
         renames = {}
         for name in sorted(masks):
             shown = self.names.take(f"{name}/shown")
-            made = Tape(shown, names=self.names)
-            made.chip_as(shown, "NotZero", name)
-            self.nodes += made.nodes
+            op = Tape(shown, names=self.names)
+            op.chip_as(shown, "NotZero", name)
+            self.nodes += op.nodes
             self.labels[shown], self.view.types[shown] = self.labels[name], self.view.types[name]
             renames[name] = shown
         outputs = {value.name for value in graph.output}
@@ -369,24 +373,24 @@ class _Packing:
     def _turn(self, name: str, result: str, labels: Labels, *, packed: bool) -> None:
         """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
         as separate axes."""
-        made, sizes = Tape(result, names=self.names), self.sizes
+        op, sizes = Tape(result, names=self.names), self.sizes
         rest = list((self.view.shape(name) or ())[1 if labels[0] == BOTH else _FLAT :])
         pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
         before, behind = pair[::-1] if packed else pair
         source = name
         if labels[0] == BOTH:
-            source = made.add("Reshape", name, made.ints([*before, *rest]))
+            source = op.add("Reshape", name, op.ints([*before, *rest]))
         attributes: dict[str, Any] = {
             "max_valid_num": sizes.samples,
             "segment_max_size": list(self.args.segment_max_size),
         }
         if packed:
             attributes |= {"batch_size": sizes.batch, "sequence_length": sizes.tokens}
-        turned = made.new_name() if labels[0] == BOTH else result
-        made.chip_as(turned, "Repack" if packed else "Unpack", source, LENGTHS, **attributes)
+        turned = op.new_name() if labels[0] == BOTH else result
+        op.chip_as(turned, "Repack" if packed else "Unpack", source, LENGTHS, **attributes)
         if labels[0] == BOTH:
-            made.add_as(result, "Reshape", turned, made.ints([behind[0] * behind[1], *rest]))
-        self.nodes += made.nodes
+            op.add_as(result, "Reshape", turned, op.ints([behind[0] * behind[1], *rest]))
+        self.nodes += op.nodes
 
     def _give_outputs(self, graph: onnx.GraphProto) -> None:
         """Make each output unpacked, with each sample's results in a row of its own, under the old
@@ -439,29 +443,29 @@ def _find_inputs(
         raise CompileError(
             f"packed_transformer: the shape of input {unknown!r} is not known; give input_shape"
         )
-    named = [name for group in args.dynamic_groups for name in group]
-    for name in named:
+    grouped = [name for group in args.dynamic_groups for name in group]
+    for name in grouped:
         if name not in shapes:
             raise CompileError(
                 f"pack_args: dynamic_groups names {name!r}; the model has the inputs "
                 f"{', '.join(shapes)}"
             )
-    known = {name: shape for name, shape in shapes.items() if shape is not None}
+    known_shapes = {name: shape for name, shape in shapes.items() if shape is not None}
     first = (
-        named[0]
-        if named
-        else next((name for name, shape in known.items() if len(shape) >= _FLAT), "")
+        grouped[0]
+        if grouped
+        else next((name for name, shape in known_shapes.items() if len(shape) >= _FLAT), "")
     )
-    if not first or len(known[first]) < _FLAT:
+    if not first or len(known_shapes[first]) < _FLAT:
         raise CompileError(
             "packed_transformer: expected inputs [batch, tokens], found none; give dynamic_groups"
         )
-    leading = known[first][:_FLAT]
-    for name, shape in known.items():
+    leading = known_shapes[first][:_FLAT]
+    for name, shape in known_shapes.items():
         if shape[:_FLAT] != leading or len(shape) > _DEEP:
             raise CompileError(
                 f"packed_transformer: expected input {name!r} to be {list(leading)} like "
                 f"{first!r}, found "
                 f"{list(shape)}; samples that are packed have all inputs token by token"
             )
-    return known
+    return known_shapes

@@ -129,10 +129,10 @@ class NodeFlow:
 
     def shape(self, name: str) -> Shape:
         """Return the original shape of a tensor. Raise MixedSamples if it is not known."""
-        found = self.view.shape(name)
-        if found is None:
+        shape = self.view.shape(name)
+        if shape is None:
             raise MixedSamples(f"the shape of {name!r} is not known")
-        return found
+        return shape
 
     def result(self) -> Shape:
         """Return the original shape of the first result."""
@@ -153,11 +153,11 @@ class _Constants(Mapping[str, Array]):
         self._view, self._known = view, known
 
     def __getitem__(self, name: str) -> Array:
-        found = self._known.get(name)
-        found = self._view.value(name, _MAX_READ) if found is None else found
-        if found is None:
+        value = self._known.get(name)
+        value = self._view.value(name, _MAX_READ) if value is None else value
+        if value is None:
             raise KeyError(name)
-        return found
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter({*self._view.constants, *self._known})
@@ -170,10 +170,10 @@ def follow(flow: NodeFlow) -> None:
     """Find the labels of a node's results, and what changes if it computes unpacked samples. Raise
     MixedSamples if samples do not stay separate."""
     square = _find_square(flow)
-    found = _Places(flow)
-    found.follow_samples()
-    mixed = found.follow_tokens([*flow.iter_axes(TOKENS, BOTH), *square])
-    labels = found.label_results()
+    places = _Places(flow)
+    places.follow_samples()
+    mixed = places.follow_tokens([*flow.iter_axes(TOKENS, BOTH), *square])
+    labels = places.label_results()
     if mixed:
         labels[0].update(_mix(flow, mixed))
     seeing = _expand_to_square(flow, labels[0]) if flow.node.op_type == "Expand" else {}
@@ -181,10 +181,10 @@ def follow(flow: NodeFlow) -> None:
     flow.mixes |= bool(square or mixed or seeing)
     for name, axes in zip(filter(None, flow.node.output), labels, strict=True):
         flow.results[name] = tuple(axes.get(axis, PLAIN) for axis in range(len(flow.shape(name))))
-    for axis in sorted({*square, *(each for probe in found.probes for each in probe.met)}):
-        broadcasts = all(axis in probe.broadcast for probe in found.probes if axis in probe.met)
-        _resize(flow, axis, found.label_constant(axis), broadcasts=broadcasts)
-    _take_changes(flow, found.probes)
+    for axis in sorted({*square, *(met for probe in places.probes for met in probe.met)}):
+        broadcasts = all(axis in probe.broadcast for probe in places.probes if axis in probe.met)
+        _resize(flow, axis, places.label_constant(axis), broadcasts=broadcasts)
+    _take_changes(flow, places.probes)
 
 
 def _find_square(flow: NodeFlow) -> list[Axis]:
@@ -192,12 +192,12 @@ def _find_square(flow: NodeFlow) -> list[Axis]:
     seen. A row rule cannot tell such an axis from another one of that size."""
     if not operator_of(flow.node).is_elementwise or len(flow.result()) != _MASK_RANK:
         return []
-    found = [PLAIN] * _MASK_RANK
+    labels_found = [PLAIN] * _MASK_RANK
     for place, name in enumerate(flow.node.input):
         labels = flow.labels_of(place) if name in flow.labels else ()
         for axis, label in enumerate(labels, _MASK_RANK - len(labels)):
-            found[axis] = found[axis] or label
-    if found[-1] != TOKENS or found[_MATRIX]:
+            labels_found[axis] = labels_found[axis] or label
+    if labels_found[-1] != TOKENS or labels_found[_MATRIX]:
         return []
     return [
         (place, len(flow.shape_of(place)) - _MATRIX)
@@ -211,11 +211,11 @@ def _find_square(flow: NodeFlow) -> list[Axis]:
 def _expand_to_square(flow: NodeFlow, labels: Mapping[int, str]) -> dict[int, str]:
     """Return the label of the tokens that see, if an Expand brings them to a mask of the tokens
     that are seen."""
-    shape, made = flow.shape_of(0), flow.result()
-    if len(made) != _MASK_RANK or labels.get(_MASK_RANK - 1) != TOKENS or labels.get(_MATRIX):
+    shape, result = flow.shape_of(0), flow.result()
+    if len(result) != _MASK_RANK or labels.get(_MASK_RANK - 1) != TOKENS or labels.get(_MATRIX):
         return {}
     old = shape[-_MATRIX] if len(shape) >= _MATRIX else 1
-    return {_MATRIX: TOKENS} if old == 1 and made[_MATRIX] == flow.sizes.tokens else {}
+    return {_MATRIX: TOKENS} if old == 1 and result[_MATRIX] == flow.sizes.tokens else {}
 
 
 @dataclass(slots=True)
@@ -251,21 +251,21 @@ class _Places:
         the same axis of the result, or alone. What a rule shows holds for any values of the inputs
         that carry no rows, so that the runs do not depend on each other.
         """
-        left, mixed = list(axes), dict[Axis, str]()
-        while left:
-            followed = [left[0]]
-            for aligned in itertools.islice(_align(self.flow, left), _MAX_ALIGNMENTS):
+        unaligned, mixed = list(axes), dict[Axis, str]()
+        while unaligned:
+            followed = [unaligned[0]]
+            for aligned in itertools.islice(_align(self.flow, unaligned), _MAX_ALIGNMENTS):
                 try:
                     self.tokens.append(
                         self._run(self._place_tokens(aligned), self.flow.sizes.tokens)
                     )
                 except NotIndependent as reason:
-                    mixed.setdefault(left[0], str(reason))
+                    mixed.setdefault(unaligned[0], str(reason))
                 else:
                     followed = list(aligned)
-                    mixed.pop(left[0], None)
+                    mixed.pop(unaligned[0], None)
                     break
-            left = [each for each in left if each not in followed]
+            unaligned = [axis for axis in unaligned if axis not in followed]
         return mixed
 
     def _place_tokens(self, axes: Sequence[Axis]) -> list[Rows | None]:
@@ -282,10 +282,12 @@ class _Places:
         proto.CopyFrom(flow.node)
         names = [name for name in proto.output if name]
         sizes = operator_of(proto).sizes
-        known = {} if sizes is None else {proto.input[sizes]: np.asarray(flow.result(), np.int64)}
+        sizes_known = (
+            {} if sizes is None else {proto.input[sizes]: np.asarray(flow.result(), np.int64)}
+        )
         shapes = [flow.view.shape(name) if name else None for name in proto.input]
         results = [flow.shape(name) for name in names]
-        constants = _Constants(flow.view, known)
+        constants = _Constants(flow.view, sizes_known)
         probe = _Probe(
             proto,
             count,
@@ -296,11 +298,11 @@ class _Places:
             flow.opset,
             labelled=frozenset(flow.labels),
         )
-        found = place_rows(probe)
-        if len(found) != len(names):
+        places = place_rows(probe)
+        if len(places) != len(names):
             raise NotIndependent("its rule does not say where they are in all results")
         self.probes.append(probe)
-        return [found[name] for name in names]
+        return [places[name] for name in names]
 
     def label_results(self) -> list[dict[int, str]]:
         """Return the labels of the axes of each result. Raise MixedSamples if tokens are joined
@@ -367,14 +369,14 @@ def _resize(flow: NodeFlow, axis: Axis, label: str, *, broadcasts: bool) -> None
     if not is_shared and longest > size:
         raise MixedSamples(f"{name!r} is for {size} tokens, samples have up to {longest}")
     flow.mixes |= not is_shared
-    wanted = flow.sizes.unpacked(size, label)
-    if wanted != size:
+    new_size = flow.sizes.unpacked(size, label)
+    if new_size != size:
         value = flow.changed.get(place, value)
         if value is None:
             raise MixedSamples(
                 f"{name!r} is for {size} tokens, and is not a constant whose values are there"
             )
-        flow.changed[place] = value.take(np.arange(wanted) % (part if is_shared else size), along)
+        flow.changed[place] = value.take(np.arange(new_size) % (part if is_shared else size), along)
 
 
 def _repeats(value: Array, part: int, axis: int) -> bool:
@@ -401,17 +403,17 @@ def _take_changes(flow: NodeFlow, probes: Sequence[_Probe]) -> None:
             if index == sizes:
                 continue
             before = flow.changed.get(index)
-            given = (
+            original = (
                 flow.view.value(flow.node.input[index]) if index < len(flow.node.input) else None
             )
-            if before is None or given is None:
+            if before is None or original is None:
                 flow.changed[index] = value
             else:
-                flow.changed[index] = np.where(value == given, before, value)
+                flow.changed[index] = np.where(value == original, before, value)
     if sizes is not None:
         labels = flow.results[flow.node.output[0]]
-        wanted = map(flow.sizes.unpacked, flow.result(), labels)
-        flow.changed[sizes] = np.asarray(list(wanted), np.int64)
+        new_sizes = map(flow.sizes.unpacked, flow.result(), labels)
+        flow.changed[sizes] = np.asarray(list(new_sizes), np.int64)
 
 
 Mixing = Callable[[NodeFlow, Mapping[Axis, str]], dict[int, str] | None]
@@ -422,8 +424,8 @@ be mixed, too."""
 
 def _mix(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str]:
     reason = next(iter(mixed.values()))
-    found = _MIXING.get(flow.node.op_type)
-    labels = found(flow, mixed) if found is not None else None
+    mixing = _MIXING.get(flow.node.op_type)
+    labels = mixing(flow, mixed) if mixing is not None else None
     if labels is None:
         raise MixedSamples(f"it mixes tokens, padding too: with them as rows, {reason}")
     return labels
@@ -482,7 +484,9 @@ def _attention(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | No
     others = [name for name in flow.node.input[mask + 1 :] if name]
     if others or len(list(filter(None, flow.node.output))) > 1:
         return None
-    tokens = {place: [axis for each, axis in mixed if each == place] for place in range(4)}
+    tokens = {
+        place: [axis for input_place, axis in mixed if input_place == place] for place in range(4)
+    }
     rank = len(flow.shape_of(query))
     axis = 1 if rank == _MASK_RANK - 1 else _MATRIX
     if (

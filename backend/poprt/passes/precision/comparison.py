@@ -63,10 +63,8 @@ class CheckWithFakeData(ImmutablePass):
         comparer = Comparer(names, find_classes(origin))
         comparer.add(list(ours.values()), list(theirs.values()))
         comparison = comparer.result(describe_ranges([feeds]))
-        told = self.logger.warning if comparison.is_bad else self.logger.info
-        told(
-            "check: %s", comparison.describe().replace("beside float", "beside the original model")
-        )
+        log = self.logger.warning if comparison.is_bad else self.logger.info
+        log("check: %s", comparison.describe().replace("beside float", "beside the original model"))
         return model
 
 
@@ -113,7 +111,7 @@ class LayerPrecisionCompare(ImmutablePass):
             for name in names:
                 title = f"{layers[name]} output {name!r}"
                 distance = cos_dist(
-                    *(np.asarray(each[name], np.float64).ravel() for each in (theirs, ours))
+                    *(np.asarray(results[name], np.float64).ravel() for results in (theirs, ours))
                 )
                 self.logger.info("%s: cosine distance %.3e", title, distance)
                 lines += [title, *iter_comparison(theirs[name], ours[name])]
@@ -145,11 +143,11 @@ def _load(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
 def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[str, str]:
     """Return the products of the original model whose results the converted one also has: their
     descriptions, by result."""
-    made = {name for node in converted.graph.node for name in node.output}
+    results = {name for node in converted.graph.node for name in node.output}
     return {
         node.output[0]: f"{node.op_type} {node.name!r}"
         for node in origin.graph.node
-        if find_operator(node.op_type).is_product and node.output[0] in made
+        if find_operator(node.op_type).is_product and node.output[0] in results
     }
 
 

@@ -77,9 +77,9 @@ class Fp8Params:
             return cls()
         try:
             parts = text.split(",") if isinstance(text, str) else map(str, text)
-            of_input, of_weight, *given = (part.strip() for part in parts)
+            of_input, of_weight, *scales = (part.strip() for part in parts)
             formats = FORMATS[of_input], FORMATS[of_weight]
-            input_scale, weight_scale = map(int, given)
+            input_scale, weight_scale = map(int, scales)
             fits = input_scale in _SCALES and weight_scale in _SCALES
         except (KeyError, ValueError):
             fits = False
@@ -131,10 +131,10 @@ class FloatToFp8(Pass):
         self._skip_op_names = frozenset(skip_op_names if skip_op else ())
         self._weights_only = convert_model == "fp8_weight"
         self._inputs = {
-            name: _parse_pair(name, each) for name, each in (fp8_input_dict or {}).items()
+            name: _parse_pair(name, pair) for name, pair in (fp8_input_dict or {}).items()
         }
         self._weights = {
-            name: _parse_pair(name, each) for name, each in (fp8_weight_dict or {}).items()
+            name: _parse_pair(name, pair) for name, pair in (fp8_weight_dict or {}).items()
         }
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -167,18 +167,18 @@ class FloatToFp8(Pass):
         params = self._params
         of_weight = self._weights.get(node.name, (params.weight_format, params.weight_scale))
         of_input = self._inputs.get(node.name, (params.input_format, params.input_scale))
-        made = self._narrowing.weight(node, place, weights[node.input[place]], of_weight, casts)
+        nodes = self._narrowing.weight(node, place, weights[node.input[place]], of_weight, casts)
         if not self._weights_only:
-            made += self._narrowing.activation(node, 1 - place, of_input, casts)
-        return made
+            nodes += self._narrowing.activation(node, 1 - place, of_input, casts)
+        return nodes
 
     def _check_names(self, known: Collection[str]) -> None:
-        given = {
+        listed = {
             "fp8_skip_op_names": self._skip_op_names,
             "fp8_input_dict": self._inputs,
             "fp8_weight_dict": self._weights,
         }
-        for what, names in given.items():
+        for what, names in listed.items():
             unknown = sorted(set(names) - set(known))
             if unknown:
                 raise CompileError(
@@ -195,15 +195,15 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
     """Return the format and scale given for one node. Raise CompileError for invalid ones."""
     try:
         quarter, scale = given
-        found = FORMATS[str(quarter).strip()], int(scale)
+        pair = FORMATS[str(quarter).strip()], int(scale)
     except (KeyError, TypeError, ValueError):
-        found = None
-    if found is None or found[1] not in _SCALES:
+        pair = None
+    if pair is None or pair[1] not in _SCALES:
         raise CompileError(
             f"fp8 of node {name!r}: expected a format, F143 or F152, and a scale from -32 to 31, "
             f"such as ('F143', 0); found {given!r}"
         )
-    return found
+    return pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +268,8 @@ def _weight_index(node: onnx.NodeProto, weights: Mapping[str, Any]) -> int | Non
     if not operator_of(node).is_product:
         return None
     places = (1,) if node.op_type == "Conv" else (1, 0)
-    found = [place for place in places if node.input[place] in weights]
-    return found[0] if len(found) == 1 else None
+    weight_places = [place for place in places if node.input[place] in weights]
+    return weight_places[0] if len(weight_places) == 1 else None
 
 
 class _Narrowing:
@@ -282,9 +282,9 @@ class _Narrowing:
 
     def take(self, graph: onnx.GraphProto) -> list[TensorProto]:
         """Return the 8-bit weights made for a graph since the last call."""
-        found = [each.tensor for each in self._made if each.owner is graph]
-        self._made = [each for each in self._made if each.owner is not graph]
-        return found
+        tensors = [entry.tensor for entry in self._made if entry.owner is graph]
+        self._made = [entry for entry in self._made if entry.owner is not graph]
+        return tensors
 
     def weight(
         self, node: onnx.NodeProto, place: int, weight: _Weight, to: _Quarter, casts: _Casts
@@ -346,15 +346,17 @@ class FloatToInt8(Pass):
                 f"float_to_int8 makes DequantizeLinear, which opset {_OLDEST_DEQUANTIZING} "
                 f"brought, and the model is of {version}; convert it first"
             )
-        taken = set(iter_defined(model.graph))
-        made = {name for node in iter_nodes(model.graph) for name in node.output}
-        missing = sorted(set(self._given) - made)  # results of nodes were converted before
+        defined = set(iter_defined(model.graph))
+        results = {name for node in iter_nodes(model.graph) for name in node.output}
+        missing = sorted(set(self._given) - results)  # results of nodes were converted before
         for graph in iter_graphs(model.graph):
-            found = [tensor for tensor in graph.initializer if tensor.name in self._given]
-            nodes = [each for tensor in found for each in self._dequantize(graph, tensor, taken)]
-            missing = [name for name in missing if name not in {tensor.name for tensor in found}]
-            if found:
-                drop_initializers(graph, {tensor.name for tensor in found})
+            tensors = [tensor for tensor in graph.initializer if tensor.name in self._given]
+            nodes = [
+                added for tensor in tensors for added in self._dequantize(graph, tensor, defined)
+            ]
+            missing = [name for name in missing if name not in {tensor.name for tensor in tensors}]
+            if tensors:
+                drop_initializers(graph, {tensor.name for tensor in tensors})
                 replace_nodes(graph, [*nodes, *graph.node])
         if missing:
             raise CompileError(f"float_to_int8: the model has no weight {missing[0]!r}")
@@ -371,8 +373,8 @@ class FloatToInt8(Pass):
             graph.initializer.append(numpy_helper.from_array(array, names[-1]))
         is_float = tensor.data_type == TensorProto.FLOAT
         wide = tensor.name if is_float else fresh_name(f"{tensor.name}/float", taken)
-        made = helper.make_node("DequantizeLinear", names, [wide], name=f"{op.prefix}/widen")
-        return [made] if is_float else [made, make_cast(wide, tensor.name, tensor.data_type)]
+        node = helper.make_node("DequantizeLinear", names, [wide], name=f"{op.prefix}/widen")
+        return [node] if is_float else [node, make_cast(wide, tensor.name, tensor.data_type)]
 
 
 _OLDEST_DEQUANTIZING = 10
@@ -415,9 +417,9 @@ class EightBitsIo(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert the inputs. The host then sends the picture itself, without preprocessing."""
         graph = model.graph
-        taken = set(iter_defined(graph))
+        defined = set(iter_defined(graph))
         pictures = [value for value in find_inputs(graph) if _is_picture(value)]
-        inner = {value.name: fresh_name(f"{value.name}/normalised", taken) for value in pictures}
+        inner = {value.name: fresh_name(f"{value.name}/normalised", defined) for value in pictures}
         rename(graph, inner)
         nodes = []
         for value in pictures:

@@ -177,17 +177,17 @@ def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) 
         if value.type.tensor_type.elem_type == before:
             value.type.tensor_type.elem_type = after
             changed = True
-    held = [entry for node in graph.node for entry in node.attribute]
+    entries = [entry for node in graph.node for entry in node.attribute]
     for tensor in (
         *graph.initializer,
-        *(each.t for each in held if each.type == AttributeProto.TENSOR),
+        *(item.t for item in entries if item.type == AttributeProto.TENSOR),
     ):
         if tensor.data_type == before:
             change_values(tensor, change, after)
             changed = True
-    for each in held:
-        if each.name in ("to", "dtype") and each.i == before:
-            each.i = after
+    for item in entries:
+        if item.name in ("to", "dtype") and item.i == before:
+            item.i = after
             changed = True
     return changed | _retype_chip(graph, before, after)
 
@@ -196,13 +196,13 @@ def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
     """Replace the type in operators of the chip that have an attribute for their result type.
     Return whether there were any."""
     names = {kind: TensorProto.DataType.Name(kind).encode() for kind in (before, after)}
-    found = [node for node in graph.node if node.domain == CHIP_DOMAIN and node.op_type in TYPED]
-    found = [
-        node for node in found if attribute(node, "dataType", TYPED[node.op_type]) == names[before]
+    typed = [node for node in graph.node if node.domain == CHIP_DOMAIN and node.op_type in TYPED]
+    typed = [
+        node for node in typed if attribute(node, "dataType", TYPED[node.op_type]) == names[before]
     ]
-    for node in found:
+    for node in typed:
         set_attribute(node, "dataType", names[after])
-    return bool(found)
+    return bool(typed)
 
 
 @register(
@@ -241,12 +241,12 @@ class FloatToHalf(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert the model. Raise CompileError if a node of `skip_op_names` is missing."""
-        known = {node.name for node in iter_nodes(model.graph)}
-        unknown = sorted(set(self._skip_op_names) - known)
+        names = {node.name for node in iter_nodes(model.graph)}
+        unknown = sorted(set(self._skip_op_names) - names)
         if unknown:
             raise CompileError(
                 f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are "
-                f"called by their output){did_you_mean(unknown[0], known)}"
+                f"called by their output){did_you_mean(unknown[0], names)}"
             )
         self._warn_of_unknown(model)
         inferred = infer_shapes(model).graph
@@ -268,14 +268,14 @@ class FloatToHalf(Pass):
         there = {node.op_type for node in iter_nodes(model.graph)}
         there |= {_EXPORTED[name] for name in there & _EXPORTED.keys()}
         for name in sorted(set(self._skip_op_types) - there):
-            known = ", ".join(sorted(there))
+            op_types = ", ".join(sorted(there))
             near = None if onnx.defs.has(name) else find_near(name, there, _MIN_SIMILARITY)
             if near is not None:
                 raise CompileError(
                     f"fp16_skip_op_types: {name!r} is no operator; did you mean {near}?"
                 )
             self.logger.warning(
-                "fp16_skip_op_types: the model has no operator %s; it has %s", name, known
+                "fp16_skip_op_types: the model has no operator %s; it has %s", name, op_types
             )
 
     def _convert_graph(self, graph: onnx.GraphProto, in_float: ChainMap[str, str]) -> None:
@@ -284,22 +284,24 @@ class FloatToHalf(Pass):
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT16
-        kept = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+        floats = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
         nodes: list[onnx.NodeProto] = []
         added: list[TensorProto] = []
         for node in graph.node:
             for body in iter_bodies(node):
                 self._convert_graph(body, in_float.new_child())
-            nodes += self._convert(node, kept, added, in_float)
+            nodes += self._convert(node, floats, added, in_float)
         forget_values(graph)
         replace_nodes(graph, nodes)
         read = used_names(graph)
         # A tensor that stays in float and is read only in float does not need to become half.
-        needed = [
-            each for each in graph.node if each.op_type != "Cast" or not self._is_idle(each, read)
+        nodes_read = [
+            reader
+            for reader in graph.node
+            if reader.op_type != "Cast" or not self._is_idle(reader, read)
         ]
-        if len(needed) < len(graph.node):
-            replace_nodes(graph, needed)
+        if len(nodes_read) < len(graph.node):
+            replace_nodes(graph, nodes_read)
         drop_weights(graph, read)
         for tensor in graph.initializer:
             if tensor.data_type == TensorProto.FLOAT and tensor.name in self._conversion.floats:
@@ -398,10 +400,10 @@ class _Conversion:
         that was converted before are among them."""
         staying: set[str] = set()
         read_in_half: set[str] = set()
-        for each in iter_graphs(graph):
-            staying.update(tensor.name for tensor in each.initializer)
-            read_in_half.update(value.name for value in each.output)
-            for node in each.node:
+        for part in iter_graphs(graph):
+            staying.update(tensor.name for tensor in part.initializer)
+            read_in_half.update(value.name for value in part.output)
+            for node in part.node:
                 is_cast = node.op_type == "Cast"
                 in_float = is_cast or (self.keeps(node) and not any(iter_bodies(node)))
                 if in_float:
@@ -452,10 +454,10 @@ def has_half(schema: onnx.defs.OpSchema) -> bool:
 def _find_floats(graph: onnx.GraphProto) -> set[str]:
     """Return the names of all float tensors, including those in bodies."""
     floats: set[str] = set()
-    for each in iter_graphs(graph):
-        values = (*each.input, *each.value_info, *each.output)
+    for part in iter_graphs(graph):
+        values = (*part.input, *part.value_info, *part.output)
         floats |= {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
-        floats |= {t.name for t in each.initializer if t.data_type == TensorProto.FLOAT}
+        floats |= {t.name for t in part.initializer if t.data_type == TensorProto.FLOAT}
     return floats
 
 

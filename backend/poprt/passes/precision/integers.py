@@ -90,20 +90,22 @@ def cast_borders(graph: onnx.GraphProto, types: Mapping[int, int]) -> None:
     if not (inputs or outputs):
         return
     before = {value.name: _element(value) for value in (*inputs, *outputs)}
-    taken = set(iter_defined(graph))
+    defined = set(iter_defined(graph))
     inner = {}
     for name, element in before.items():
-        inner[name] = take_name(f"{name}/{TensorProto.DataType.Name(element).lower()}", taken)
+        inner[name] = take_name(f"{name}/{TensorProto.DataType.Name(element).lower()}", defined)
     rename(graph, inner)
     # Rename outputs that were folded to constants, which no node computes.
     for tensor in graph.initializer:
         tensor.name = inner.get(tensor.name, tensor.name)
     for value in (*inputs, *outputs):
         value.type.tensor_type.elem_type = types[before[value.name]]
-    given = {value.name for value in inputs}
+    input_names = {value.name for value in inputs}
     first = [make_cast(value.name, inner[value.name], before[value.name]) for value in inputs]
     last = [
-        make_cast(inner[name], name, types[before[name]]) for name in before if name not in given
+        make_cast(inner[name], name, types[before[name]])
+        for name in before
+        if name not in input_names
     ]
     replace_nodes(graph, [*first, *graph.node, *last])
 
@@ -234,15 +236,15 @@ class _Narrowing:
         if schema is None or any(iter_bodies(node)):
             wide = _LOOP_LIMIT if node.op_type == "Loop" else None
             return _NodePlan({place: _WIDE if place == wide else _NARROW for place in places})
-        plan, kept = _NodePlan(), set[str]()
+        plan, wide_results = _NodePlan(), set[str]()
         for group in self._find_groups(node, schema, places, outputs).values():
             only_wide = all(self._read.get(name, 0) == _WIDE for name in group.outputs)
             if not group.may_narrow or (group.outputs and only_wide):
-                kept.update(group.outputs)
+                wide_results.update(group.outputs)
                 plan.demands.update(dict.fromkeys(group.places, _WIDE))
             elif group.outputs or len(group.places) > 1:
                 plan.demands.update(dict.fromkeys(group.places, _NARROW))
-        plan.kept = frozenset(kept)
+        plan.kept = frozenset(wide_results)
         return plan
 
     def _find_groups(
@@ -270,8 +272,8 @@ class _Narrowing:
     def change(self, graph: onnx.GraphProto, plans: Sequence[_NodePlan], fixed_inputs: int) -> None:
         """Change a graph and its bodies. The first `fixed_inputs` inputs of the graph keep their
         types."""
-        nodes = [each for value in graph.input[fixed_inputs:] for each in self._narrow_input(value)]
-        nodes += [each for value in graph.input[:fixed_inputs] for each in self._keep_input(value)]
+        nodes = [node for value in graph.input[fixed_inputs:] for node in self._narrow_input(value)]
+        nodes += [node for value in graph.input[:fixed_inputs] for node in self._keep_input(value)]
         for value in graph.output:
             _narrow_value(value)
         self._narrow_initializers(graph)
@@ -377,8 +379,8 @@ class _Narrowing:
             del node.attribute[:]
 
     def _is_narrow_now(self, name: str) -> bool:
-        known = self._types.get(name)
-        return known == _I32 or (known == _I64 and self._twins.get(name) != name)
+        element_type = self._types.get(name)
+        return element_type == _I32 or (element_type == _I64 and self._twins.get(name) != name)
 
 
 def _narrow_value(value: onnx.ValueInfoProto) -> None:

@@ -74,10 +74,10 @@ def find_unscaled(graph: onnx.GraphProto) -> frozenset[str]:
     """Return the outputs of the nodes that turn sums of integer products into floats and scale
     them, in a graph and its bodies: the Casts, the products by scales, and those of two scales,
     which may be too small for half."""
-    found: set[str] = set()
-    for each in iter_graphs(graph):
-        makers, users = find_makers(each), find_users(each)
-        sums = [n for node in each.node if node.op_type in _INTEGER_PRODUCTS for n in node.output]
+    results: set[str] = set()
+    for part in iter_graphs(graph):
+        makers, users = find_makers(part), find_users(part)
+        sums = [n for node in part.node if node.op_type in _INTEGER_PRODUCTS for n in node.output]
         seen = set(sums)
         while sums:
             for node in users.get(sums.pop(), ()):
@@ -85,22 +85,22 @@ def find_unscaled(graph: onnx.GraphProto) -> frozenset[str]:
                     seen.add(node.output[0])
                     sums.append(node.output[0])
                 if node.op_type == "Cast":
-                    found.add(node.output[0])
-                    found |= _find_scaling(node.output[0], makers, users)
-    return frozenset(found)
+                    results.add(node.output[0])
+                    results |= _find_scaling(node.output[0], makers, users)
+    return frozenset(results)
 
 
 def _find_scaling(
     name: str, makers: Mapping[str, onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
 ) -> set[str]:
     """Return the outputs of the products of a tensor, and of those that make the other factors."""
-    found = set()
+    results = set()
     for node in users.get(name, ()):
         if node.op_type == "Mul":
-            found.add(node.output[0])
+            results.add(node.output[0])
             factors = [makers[factor] for factor in node.input if factor in makers]
-            found |= {factor.output[0] for factor in factors if factor.op_type == "Mul"}
-    return found
+            results |= {factor.output[0] for factor in factors if factor.op_type == "Mul"}
+    return results
 
 
 _MOVING = _KEEPING | {"Add", "Sub"}
@@ -121,15 +121,15 @@ def _find(graph: onnx.GraphProto, outer: _Constants) -> set[str]:
         if constant is not None:
             constants[node.output[0]] = constant
     look = _Look(graph, constants)
-    found: set[str] = set()
+    results: set[str] = set()
     for node in graph.node:
         for body in iter_bodies(node):
-            found |= _find(body, constants)
+            results |= _find(body, constants)
         if look.is_large(node):
-            look.follow(node, found)
+            look.follow(node, results)
         elif node.op_type == "Softmax":
-            found |= look.find_mask(node)
-    return found
+            results |= look.find_mask(node)
+    return results
 
 
 class _Look:
@@ -151,10 +151,12 @@ class _Look:
         if node.op_type == "Mul":
             return node.input[0] == node.input[1]
         if node.op_type in _SUMS:
-            taken, made = (self._sizes.get(name, 0) for name in (node.input[0], node.output[0]))
+            input_size, output_size = (
+                self._sizes.get(name, 0) for name in (node.input[0], node.output[0])
+            )
             if node.op_type == "CumSum":
-                return taken >= MANY
-            return taken >= MANY * max(1, made)
+                return input_size >= MANY
+            return input_size >= MANY * max(1, output_size)
         return False
 
     def follow(self, first: onnx.NodeProto, found: set[str]) -> None:
@@ -182,8 +184,8 @@ class _Look:
             maker = self._makers.get(name)
             scale = [] if maker is None or maker.op_type != "Mul" else list(maker.input)
             if self._is_mask(name) or any(map(self._is_mask, scale)):
-                made = {softmax.output[0], add.output[0]}
-                return made | ({name} if scale else set())
+                results = {softmax.output[0], add.output[0]}
+                return results | ({name} if scale else set())
         return set()
 
     def _is_mask(self, name: str) -> bool:

@@ -44,16 +44,16 @@ def find_batch_arithmetic(model: onnx.ModelProto, inputs: Collection[str], axis:
         nodes = _list_nodes(model, readers)
         with _larger_batch(model.graph, inputs, axis):
             nodes += [_rename(node, weights) for node in _list_nodes(model, readers)]
-        taken = {name for node in nodes for name in node.input}
+        reads = {name for node in nodes for name in node.input}
         tensors = [
-            (tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in taken
+            (tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in reads
         ]
-        found = compute(model, nodes, tensors, [*readers, *(name + _LARGER for name in readers)])
+        results = compute(model, nodes, tensors, [*readers, *(name + _LARGER for name in readers)])
     except (CompileError, GraphError) as error:
         _log.debug("sizes were not compared with those of a larger batch: %s", error)
         return ""
     for name, node in readers.items():
-        if _differ(found.get(name), found.get(name + _LARGER)):
+        if _differ(results.get(name), results.get(name + _LARGER)):
             return (
                 f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
             )
@@ -82,10 +82,10 @@ def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     sizes: set[str] = set()
     readers: dict[str, onnx.NodeProto] = {}
     for node in _list_needed(graph):
-        taken = {name for name in node.input if name}
+        reads = {name for name in node.input if name}
         if node.op_type == "Constant":
             constants.update(node.output)
-        elif _is_size(node) or (_made_of(taken, sizes, constants) and not any(iter_bodies(node))):
+        elif _is_size(node) or (_made_of(reads, sizes, constants) and not any(iter_bodies(node))):
             sizes.update(node.output)
         else:
             shaped_by = operator_of(node).shaped_by
@@ -97,10 +97,10 @@ def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 def _list_needed(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """Return the nodes, in order, that an output needs: no other changes a row."""
-    needed, nodes = {value.name for value in graph.output}, list[onnx.NodeProto]()
+    required, nodes = {value.name for value in graph.output}, list[onnx.NodeProto]()
     for node in reversed(graph.node):
-        if not needed.isdisjoint(node.output):
-            needed.update(iter_reads(node))
+        if not required.isdisjoint(node.output):
+            required.update(iter_reads(node))
             nodes.append(node)
     return nodes[::-1]
 
@@ -117,15 +117,15 @@ def _list_nodes(model: onnx.ModelProto, names: Mapping[str, object]) -> list[onn
     """Return the nodes, in order, that make tensors of sizes alone. A Shape or Size becomes a
     Constant."""
     shapes = {name: value.shape for name, value in graph_values(infer_shapes(model).graph).items()}
-    wanted, nodes = set(names), list[onnx.NodeProto]()
+    required, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
-        if wanted.isdisjoint(node.output):
+        if required.isdisjoint(node.output):
             continue
         if _is_size(node):
             nodes.append(_write_sizes(node, shapes))
         else:
             nodes.append(node)
-            wanted.update(node.input)
+            required.update(node.input)
     return nodes[::-1]
 
 

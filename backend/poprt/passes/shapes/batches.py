@@ -99,12 +99,12 @@ class WidenBatch(Pass):
         if self._batch_size == 1 or not self._has_batch_of_one(model.graph):
             return model
         inferred = infer_shapes(model)
-        known = {value.name: value for value in _iter_values(inferred.graph)}
+        values = {value.name: value for value in _iter_values(inferred.graph)}
         prime = _find_prime(inferred.graph)
         reason = ""
         for axes in itertools.islice(self._iter_axes(model.graph), _MAX_TRIES):
             try:
-                widened = _Widening(model, known, prime, axes)
+                widened = _Widening(model, values, prime, axes)
                 _check(widened.apply(infer_shapes(model), prime))
             except NotIndependent as found:
                 reason = reason or str(found)
@@ -122,7 +122,7 @@ class WidenBatch(Pass):
     def _iter_axes(self, graph: onnx.GraphProto) -> Iterator[dict[str, int]]:
         """Yield the possible batch axes of each input: the batch axis if that has one element, or
         else another axis of one element."""
-        found = {}
+        candidates = {}
         for value in find_inputs(graph):
             shape = _shape_of(value)
             places = [axis for axis, size in enumerate(shape) if size == 1]
@@ -132,9 +132,9 @@ class WidenBatch(Pass):
                     "has no dimension of 1 for the batch; make it a constant with --fix_input, or "
                     "export the model with a variable batch dimension"
                 )
-            found[value.name] = sorted(places, key=lambda axis: axis != self._batch_axis)
-        for chosen in itertools.product(*found.values()):
-            yield dict(zip(found, chosen, strict=True))
+            candidates[value.name] = sorted(places, key=lambda axis: axis != self._batch_axis)
+        for chosen in itertools.product(*candidates.values()):
+            yield dict(zip(candidates, chosen, strict=True))
 
 
 def _iter_values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
@@ -182,7 +182,7 @@ def _infer_alone(
         )
     # For omitted inputs, infer_node_outputs of onnx 1.16 requires a type. A model with the one node
     # takes longer.
-    inputs = [helper.make_value_info(name, each) for name, each in types.items()]
+    inputs = [helper.make_value_info(name, value_type) for name, value_type in types.items()]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "alone", inputs, results)
     for name, tensor in data.items():
@@ -240,11 +240,11 @@ class _Widening:
     def apply(self, model: onnx.ModelProto, size: int) -> onnx.ModelProto:
         """Change `model`, which has the same nodes, in place to a batch of that size."""
         graph = model.graph
-        taken = set(iter_defined(graph))
+        defined = set(iter_defined(graph))
         replaced = {graph.node[place].input[index] for place, index, _ in self.edits}
         for place, index, make in self.edits:
             node = graph.node[place]
-            name = take_name(f"{node.output[0]}/batch_{index}", taken)
+            name = take_name(f"{node.output[0]}/batch_{index}", defined)
             graph.initializer.append(numpy_helper.from_array(make(size), name))
             node.input[index] = name
         unused = replaced - used_names(graph)
@@ -289,12 +289,12 @@ class _Widening:
         """Yield the inputs that have no rows but need them, with the axis of the rows."""
         rows = next(self.rows[name] for name in node.input if name in self.rows)
         if node.op_type == "Concat" and attribute(node, "axis", 0) != rows.axis:
-            wanted = dict.fromkeys(range(len(node.input)), rows.axis)
+            axes = dict.fromkeys(range(len(node.input)), rows.axis)
         elif node.op_type in ("GRU", "LSTM", "RNN"):
-            wanted = _RECURRENT
+            axes = _RECURRENT
         else:
-            wanted = dict.fromkeys(_FOLLOWING.get(node.op_type, ()), rows.axis)
-        for index, axis in wanted.items():
+            axes = dict.fromkeys(_FOLLOWING.get(node.op_type, ()), rows.axis)
+        for index, axis in axes.items():
             name = node.input[index] if index < len(node.input) else ""
             if name and name not in self.rows and self._shape(name)[axis : axis + 1] == (1,):
                 yield index, axis
@@ -325,18 +325,18 @@ class _Widening:
         shape, rows = self._shape(name), self.rows[name]
         before = math.prod(shape[: rows.axis]) * rows.before
         after = math.prod(shape[rows.axis + 1 :]) * rows.block
-        found = []
+        alternatives = []
         for axis, size in enumerate(result):
             outer, inner = math.prod(result[:axis]), math.prod(result[axis + 1 :])
-            whole = outer and inner and before % outer == after % inner == 0
-            if whole and (before // outer) * (after // inner) == size:
-                found.append(Rows(axis, after // inner, before // outer))
-        if not found:
+            divides = outer and inner and before % outer == after % inner == 0
+            if divides and (before // outer) * (after // inner) == size:
+                alternatives.append(Rows(axis, after // inner, before // outer))
+        if not alternatives:
             raise NotIndependent(f"it makes {list(result)} of the whole batch")
         # Prefer rows that are an axis of their own, nearest to where they were; then rows within
         # the first axis.
         chosen = min(
-            found,
+            alternatives,
             key=lambda each: (
                 (0, abs(each.axis - rows.axis)) if each.size(1) == 1 else (1, each.axis)
             ),
@@ -365,8 +365,8 @@ class _Widening:
             return
         rank = len(self._shape(node.input[0]))
         is_slice = node.op_type == "Slice"
-        given = self._constant([*node.input, ""][3]) if is_slice else attribute(node, "axes")
-        axes = [int(axis) % rank for axis in (given if given is not None else range(len(value)))]
+        listed = self._constant([*node.input, ""][3]) if is_slice else attribute(node, "axes")
+        axes = [int(axis) % rank for axis in (listed if listed is not None else range(len(value)))]
         if rows.axis not in axes or (not is_slice and value[axes.index(rows.axis)] != 1):
             return
         at, source = axes.index(rows.axis), value
@@ -375,9 +375,9 @@ class _Widening:
             return
 
         def make(size: int) -> Array:
-            whole = source.copy()
-            whole[at] = np.iinfo(source.dtype).max if is_slice else size
-            return whole
+            changed = source.copy()
+            changed[at] = np.iinfo(source.dtype).max if is_slice else size
+            return changed
 
         self.edits.append((place, index, make))
         self.replaced[index] = make(self.prime)
@@ -402,14 +402,14 @@ class _Widening:
             tensor = None if replaced else self.constants.get(name)
             if tensor is not None and math.prod(tensor.dims) <= _MAX_SHAPE and has_data(tensor):
                 data[f"{index}"] = tensor
-        made = _infer_alone(own, types, data, self.opset)
+        inferred = _infer_alone(own, types, data, self.opset)
         for name in filter(None, node.output):
-            found = made.get(name)
-            if found is None or not all(
-                d.HasField("dim_value") for d in found.tensor_type.shape.dim
+            value_type = inferred.get(name)
+            if value_type is None or not all(
+                d.HasField("dim_value") for d in value_type.tensor_type.shape.dim
             ):
                 raise NotIndependent(f"the shape of its result {name!r} would not be known")
-            self._note(node, name, found)
+            self._note(node, name, value_type)
 
     def _type(self, name: str) -> onnx.TypeProto:
         if name in self.types:
@@ -426,7 +426,7 @@ class _Widening:
         axes = [axis for axis, size in enumerate(shape) if size and size % self.prime == 0]
         if not axes:
             return
-        within = [self.rows[each] for each in node.input if each in self.rows]
-        alike = (each for each in within if each.size(self.prime) == shape[axes[0]])
+        within = [self.rows[source] for source in node.input if source in self.rows]
+        alike = (row for row in within if row.size(self.prime) == shape[axes[0]])
         place = next(alike, Rows(axes[0], shape[axes[0]] // self.prime))
         self.types[name], self.rows[name] = found, place.moved(axes[0])

@@ -90,9 +90,9 @@ class FixInputs(Pass):
         that do not match the input's type and shape."""
         inputs = _inputs_by_name(model.graph)
         check_known("fix_inputs", self._values, inputs, "inputs")
-        for name, given in self._values.items():
+        for name, number in self._values.items():
             value = inputs[name]
-            array = _shape(value, _parse(value, given), given, self._input_shape.get(name))
+            array = _shape(value, _parse(value, number), number, self._input_shape.get(name))
             model.graph.initializer.append(numpy_helper.from_array(array, name))
             model.graph.input.remove(value)
         return model
@@ -132,14 +132,14 @@ class ConstInputShape(Pass):
         shapes = ", ".join(f"{name!r} {describe_shape(inputs[name])}" for name in missing)
         opens = [self._is_open(inputs[name]) for name in missing]
         batch = " --batch_size 1" if self._batch_size is None and any(opens) else ""
-        told = f"variable shapes must be fixed at compile time: {shapes}; use, with your"
+        reason = f"variable shapes must be fixed at compile time: {shapes}; use, with your"
         if batch and all(opens) and all(sizes.count(None) == 1 for sizes in missing.values()):
-            return f"{told} size,{batch}"
+            return f"{reason} size,{batch}"
         examples = " ".join(
             _describe_option(name, sizes, self._batch_axis if is_open else None)
             for (name, sizes), is_open in zip(missing.items(), opens, strict=True)
         )
-        return f"{told} sizes, --input_shape {examples}{batch}"
+        return f"{reason} sizes, --input_shape {examples}{batch}"
 
     def _check_names(self, inputs: Collection[str]) -> None:
         """Raise CompileError for the name of an input that the model lacks.
@@ -150,9 +150,9 @@ class ConstInputShape(Pass):
         if not set(inputs) <= set(self._input_shape):
             check_known("input_shape", self._input_shape, inputs, "inputs")
         for name in sorted(set(self._input_shape) - set(inputs)):
-            known = ", ".join(inputs)
+            names = ", ".join(inputs)
             self.logger.warning(
-                "input_shape names %r, which is ignored; the model's inputs are %s", name, known
+                "input_shape names %r, which is ignored; the model's inputs are %s", name, names
             )
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -184,7 +184,7 @@ class ConstInputShape(Pass):
                         name,
                         sizes,
                     )
-                set_shape(value, [each for each in sizes if each is not None])
+                set_shape(value, [dim for dim in sizes if dim is not None])
         if missing:
             raise CompileError(self._describe_missing(missing, inputs))
         replace_inputs(model.graph, inputs.values())
@@ -276,12 +276,12 @@ class ForgetDeclaredShapes(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Remove the declarations. The inferred shapes are not declared: see declare_outputs."""
-        declared = [copy.deepcopy(each) for each in (*model.graph.value_info, *model.graph.output)]
+        declared = [copy.deepcopy(info) for info in (*model.graph.value_info, *model.graph.output)]
         _clear_shapes(model.graph)
         for value in model.graph.output:
             value.type.tensor_type.ClearField("elem_type")
         inferred = infer_shapes(model).graph
-        known = {
+        inferred_types = {
             value.name
             for value in (*inferred.value_info, *inferred.output)
             if value.type.tensor_type.HasField("shape")
@@ -293,7 +293,7 @@ class ForgetDeclaredShapes(Pass):
                 kind = types[value.name] or value.type.tensor_type.elem_type
                 outputs[value.name].type.tensor_type.elem_type = kind
                 value.type.tensor_type.elem_type = kind
-            if value.name in known:
+            if value.name in inferred_types:
                 continue
             if value.name in outputs:
                 outputs[value.name].CopyFrom(value)
@@ -315,10 +315,10 @@ class DeclareOutputs(Pass):
 
 def _clear_shapes(graph: onnx.GraphProto) -> None:
     forget_values(graph)
-    given = {value.name: value for value in graph.input}
+    inputs = {value.name: value for value in graph.input}
     for value in graph.output:
-        if value.name in given:
-            value.type.CopyFrom(given[value.name].type)
+        if value.name in inputs:
+            value.type.CopyFrom(inputs[value.name].type)
         else:
             value.type.tensor_type.ClearField("shape")
 
@@ -348,16 +348,16 @@ def _find_sizes(
         )
     sizes: list[int | None] = []
     for axis, dim in enumerate(dims):
-        asked = wanted[axis] if wanted is not None and wanted[axis] != OPEN_SIZE else None
+        requested = wanted[axis] if wanted is not None and wanted[axis] != OPEN_SIZE else None
         if axis == batch_axis and batch_size is not None:
-            if asked not in (None, batch_size) and dim.dim_value < 1:
+            if requested not in (None, batch_size) and dim.dim_value < 1:
                 raise CompileError(
-                    f"input {value.name!r}: input_shape gives {asked} to axis {axis}, batch_size "
-                    f"{batch_size}; use, with --batch_size, --input_shape "
+                    f"input {value.name!r}: input_shape gives {requested} to axis {axis}, "
+                    f"batch_size {batch_size}; use, with --batch_size, --input_shape "
                     f"{_describe_option(value.name, wanted or (), axis)}"
                 )
-            asked = batch_size
-        sizes.append(_settle(value, axis, asked))
+            requested = batch_size
+        sizes.append(_settle(value, axis, requested))
     return sizes
 
 
@@ -375,14 +375,15 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int | N
     """Return the size of one dimension from the model's and the requested one; None if neither is
     known. Raise CompileError if they differ."""
     dim = value.type.tensor_type.shape.dim[axis]
-    known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
-    if known is not None and asked not in (None, known):
+    declared = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
+    if declared is not None and asked not in (None, declared):
         raise CompileError(
             f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at "
-            f"{known} and cannot become {asked}; export the model with a variable dimension there"
+            f"{declared} and cannot become {asked}; export the model with a variable dimension "
+            "there"
         )
     is_empty = dim.HasField("dim_value") and dim.dim_value == 0
-    size = known if known is not None else asked
+    size = declared if declared is not None else asked
     if size is None:
         return 0 if is_empty else None
     if size < 0 or (size == 0 and not is_empty):
@@ -412,10 +413,10 @@ def _parse(value: onnx.ValueInfoProto, given: Any) -> Array:
             [_read(value, word.strip(), dtype, given) for word in words if word.strip()], dtype
         )
         return parsed if len(parsed) != 1 else parsed.reshape(())
-    found = np.asarray(given)
+    plain = np.asarray(given)
     with np.errstate(over="ignore", invalid="ignore"):
-        array = found.astype(dtype) if found.dtype.kind in "fiub" else None
-    if array is None or not (dtype.kind == "f" or np.array_equal(array, found)):
+        array = plain.astype(dtype) if plain.dtype.kind in "fiub" else None
+    if array is None or not (dtype.kind == "f" or np.array_equal(array, plain)):
         raise _wrong(value, f"found {given!r}")
     return array
 
@@ -441,7 +442,7 @@ def _shape(
     dims = [dim.dim_value if dim.dim_value > 0 else -1 for dim in value.type.tensor_type.shape.dim]
     if wanted is not None:
         if len(wanted) != len(dims) or any(
-            dim not in (-1, asked) for dim, asked in zip(dims, wanted, strict=False)
+            dim not in (-1, expected) for dim, expected in zip(dims, wanted, strict=False)
         ):
             raise CompileError(
                 f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it "
@@ -452,11 +453,13 @@ def _shape(
 
 
 def _fit(value: onnx.ValueInfoProto, array: Array, given: Any, dims: list[int]) -> Array:
-    known = math.prod(dim for dim in dims if dim >= 0)
+    fixed_size = math.prod(dim for dim in dims if dim >= 0)
     # A single number is not repeated to fill a larger shape: where two are needed, one was
     # forgotten.
     fits = (
-        array.size == known if -1 not in dims else known and array.size and array.size % known == 0
+        array.size == fixed_size
+        if -1 not in dims
+        else fixed_size and array.size and array.size % fixed_size == 0
     )
     if dims.count(-1) <= 1 and fits:
         return array.reshape(dims)
