@@ -298,8 +298,6 @@ class Settings:
     ALIASES: ClassVar[Mapping[str, str]] = {}
     """Older names of options."""
     WORDING: ClassVar[Wording]
-    SHOW: ClassVar[Callable[[Any], str]] = repr
-    """How `repr` writes a value."""
     _values: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -354,8 +352,12 @@ class Settings:
     __hash__ = None  # type: ignore[assignment] # the values can be changed
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={self.SHOW(value)}" for name, value in self._values.items())
+        values = ", ".join(f"{name}={self._show(value)}" for name, value in self._values.items())
         return f"{type(self).__name__}({values})"
+
+    def _show(self, value: Any) -> str:
+        """Return how `repr` writes a value."""
+        return repr(value)
 
     def changed(self) -> dict[str, Any]:
         """Return the values that are not those at first."""

@@ -56,9 +56,6 @@ class Settings(options.Settings):
         "{owner!r} object has no attribute {name!r}{hint}",
         "; did you mean {near!r}?",
     )
-    SHOW: ClassVar = staticmethod(
-        lambda value: str(value) if isinstance(value, Enum) else repr(value)
-    )
     TABLE: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -68,6 +65,9 @@ class Settings(options.Settings):
         lines = map(str.strip, cls.TABLE.splitlines())
         rows = [line for line in lines if line and not line.startswith("#")]
         cls.OPTIONS = options.make_table(*map(_read_row, rows))
+
+    def _show(self, value: Any) -> str:
+        return str(value) if isinstance(value, Enum) else repr(value)
 
 
 def _read_row(row: str) -> Option:

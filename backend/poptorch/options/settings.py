@@ -170,4 +170,4 @@ class OptionGroup(options.Settings):
 
     # Two groups with the same values are two groups, as in the real module.
     __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment] # Settings can be compared
