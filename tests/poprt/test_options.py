@@ -95,8 +95,7 @@ enable_efficient_overlap_io_topo_cons""".split()
 
 def test_every_field_of_the_real_tool_is_there_and_the_others_are_ours():
     ours = {name for name, entry in options.COMPILER_OPTIONS.items() if entry.ours}
-    assert ours == {"allow_out_of_memory", "only_ipu_operators", "skip_dry_run"}
-    assert {entry.name for entry in dataclasses.fields(CompilerOptions)} == {*REAL, *ours}
+    assert {entry.name for entry in dataclasses.fields(CompilerOptions)} - ours == set(REAL)
 
 
 def test_a_wrong_name_is_an_attribute_error():

@@ -10,6 +10,8 @@ import poprt
 import pytest
 from onnx import TensorProto, helper
 from poprt import backend, frontend, optimizer, profile, runtime, utils
+from poprt.option_entry import Use
+from poprt.option_table import OPTIONS
 from sample_models import linear_model, make_model
 from simipu import CompileError
 from simipu.numerics.quarter import F143, decode
@@ -68,12 +70,8 @@ logger""".split()
 def test_the_converter_has_the_real_ones_arguments_by_name_only():
     found = inspect.signature(poprt.Converter.__init__).parameters
     assert len(CONVERTER) == 34
-    assert found.keys() - {"self"} == {
-        *CONVERTER,
-        "fp16_skip_op_names",
-        "fix_inputs",
-        "io_precision",
-    }
+    ours = {entry.argument for entry in OPTIONS.values() if Use.OURS in entry.use} - {""}
+    assert found.keys() - {"self"} - ours == set(CONVERTER)
     assert all(each.kind is each.KEYWORD_ONLY for name, each in found.items() if name != "self")
     with pytest.raises(TypeError):
         poprt.Converter(unknown=1)
