@@ -121,27 +121,39 @@ def word_of(words: Mapping[str, Any], expected: str = "") -> Kind:
     return Kind(", ".join(words), read)
 
 
+_UNREADABLE: Final = (LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
+"""Errors of functions that read values of unknown forms."""
+
+
+def reading(read: Callable[[Any], Any], expected: str, name: str = "") -> Kind:
+    """Return the kind of what a function reads; its errors say that it cannot read a value."""
+
+    def read_or_refuse(value: Any) -> Any:
+        try:
+            return read(value)
+        except _UNREADABLE:
+            raise MismatchError(expected) from None
+
+    return Kind(name or expected, read_or_refuse)
+
+
 def list_of(item: Kind, *others: type) -> Kind:
     """Return the kind of lists of items; other sequences, and `others`, are converted."""
-    name = f"list[{item.name}]"
-    accepted: tuple[type[Any], ...] = (Sequence, *others)
-
-    def read(values: Any) -> list[Any]:
-        if isinstance(values, str) or not isinstance(values, accepted):
-            raise MismatchError(name, values)
-        return [item.read(value) for value in values]
-
-    return Kind(name, read, item.base)
+    return _collection_of(list, item, (Sequence, *others))
 
 
 def set_of(item: Kind) -> Kind:
     """Return the kind of sets of items; sequences are converted."""
-    name = f"set[{item.name}]"
+    return _collection_of(set, item, (AbstractSet, Sequence))
 
-    def read(values: Any) -> set[Any]:
-        if isinstance(values, str) or not isinstance(values, (AbstractSet, Sequence)):
+
+def _collection_of(kind: type, item: Kind, accepted: tuple[type[Any], ...]) -> Kind:
+    name = f"{kind.__name__}[{item.name}]"
+
+    def read(values: Any) -> Any:
+        if isinstance(values, str) or not isinstance(values, accepted):
             raise MismatchError(name, values)
-        return {item.read(value) for value in values}
+        return kind(map(item.read, values))
 
     return Kind(name, read, item.base)
 
@@ -269,9 +281,10 @@ def read_values(
 def option_field(
     kind: Kind, default: Any, help: str = "", make: type[Option] = Option, **facts: Any
 ) -> Any:
-    """Return the field of a dataclass that is an option, of the class `make` with its `facts`."""
+    """Return the field of a dataclass that is an option, of the class `make` with its `facts`. The
+    field is required if the default is UNSET."""
     entry = make("", help, kind=kind, default=default, **facts)
-    first: dict[str, Any] = {"default": default}
+    first: dict[str, Any] = {} if default is UNSET else {"default": default}
     if isinstance(default, (list, dict)):
         first = {"default_factory": lambda: _copy(default)}
     return dataclasses.field(metadata={"option": entry}, **first)

@@ -33,6 +33,15 @@ from onnxgraph import (
 from simipu import CompileError
 from simipu.operators import operator_of
 
+from popef._tools.options import (
+    UNSET,
+    Wording,
+    option_field,
+    options_of,
+    read_values,
+    reading,
+    word_of,
+)
 from poprt.passes.fusion.masks import find_mask_inputs
 from poprt.passes.packing.token_flow import (
     BOTH,
@@ -60,50 +69,6 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _PATH = "s:0->MatMul:1->Add:2->e:3"
 
 
-@dataclass(frozen=True, slots=True)
-class PackArgs:
-    """Arguments of --pack_args, by the real tool's names.
-
-    max_valid_num: maximum number of samples in a run. segment_max_size: length of the longest
-    sample; for samples with several segments the longest of each, 13+51. head_pattern: paths of the
-    nodes at the end that are computed on unpacked tokens; without it, each output is unpacked as
-    late as possible. dynamic_groups: inputs that are packed together; all inputs with their leading
-    axes are packed. enable_double_batch_unpack, efficiency_priority: options of the real tool's
-    vertices, which are not public; they have no effect here.
-    """
-
-    max_valid_num: int
-    segment_max_size: tuple[int, ...]
-    enable_double_batch_unpack: bool = False
-    efficiency_priority: bool = False
-    head_pattern: tuple[str, ...] = ()
-    dynamic_groups: tuple[tuple[str, ...], ...] = ()
-
-    @classmethod
-    def read(cls, given: Mapping[str, Any]) -> PackArgs:
-        """Return the arguments from strings, as on the command line, or from values. Raise
-        CompileError for invalid ones."""
-        readers = dict(_READERS)
-        unknown = sorted(given.keys() - readers.keys())
-        if unknown:
-            raise CompileError(
-                f"pack_args: there is no {unknown[0]!r}; there are {', '.join(readers)}"
-            )
-        missing = [name for name in ("max_valid_num", "segment_max_size") if name not in given]
-        if missing:
-            raise CompileError(
-                f"pack_args: expected {missing[0]}, as in max_valid_num=40 segment_max_size=256"
-            )
-        values = {}
-        for name, value in given.items():
-            read, form = readers[name]
-            try:
-                values[name] = read(value)
-            except (ValueError, TypeError, SyntaxError, KeyError, RecursionError, MemoryError):
-                raise CompileError(f"pack_args: {name}: expected {form}, found {value!r}") from None
-        return cls(**values)
-
-
 def _size(value: Any) -> int:
     size = int(value)
     if isinstance(value, bool) or not 0 < size <= _MAX_INT32:
@@ -119,10 +84,6 @@ def _segments(value: Any) -> tuple[int, ...]:
     if not 0 < sum(lengths) <= _MAX_INT32:
         raise ValueError
     return lengths
-
-
-def _flag(value: Any) -> bool:
-    return _BOOLS[str(value).strip().lower()]
 
 
 def _paths(value: Any) -> tuple[str, ...]:
@@ -151,14 +112,53 @@ def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
     return groups
 
 
-_READERS: Mapping[str, tuple[Any, str]] = {
-    "max_valid_num": (_size, "a number of samples from 1 on"),
-    "segment_max_size": (_segments, "a number of tokens from 1 on, or several as in 13+51"),
-    "enable_double_batch_unpack": (_flag, "true or false"),
-    "efficiency_priority": (_flag, "true or false"),
-    "head_pattern": (_paths, f"paths such as '{_PATH}'"),
-    "dynamic_groups": (_groups, "inputs in groups, as in [[input_ids,attention_mask]]"),
-}
+_WORDS = word_of(_BOOLS)
+_FLAG = reading(lambda value: _WORDS.read(str(value)), "true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class PackArgs:
+    """Arguments of --pack_args, by the real tool's names.
+
+    max_valid_num: maximum number of samples in a run. segment_max_size: length of the longest
+    sample; for samples with several segments the longest of each, 13+51. head_pattern: paths of the
+    nodes at the end that are computed on unpacked tokens; without it, each output is unpacked as
+    late as possible. dynamic_groups: inputs that are packed together; all inputs with their leading
+    axes are packed. enable_double_batch_unpack, efficiency_priority: options of the real tool's
+    vertices, which are not public; they have no effect here.
+    """
+
+    max_valid_num: int = option_field(reading(_size, "a number of samples from 1 on"), UNSET)
+    segment_max_size: tuple[int, ...] = option_field(
+        reading(_segments, "a number of tokens from 1 on, or several as in 13+51"), UNSET
+    )
+    enable_double_batch_unpack: bool = option_field(_FLAG, False)
+    efficiency_priority: bool = option_field(_FLAG, False)
+    head_pattern: tuple[str, ...] = option_field(reading(_paths, f"paths such as '{_PATH}'"), ())
+    dynamic_groups: tuple[tuple[str, ...], ...] = option_field(
+        reading(_groups, "inputs in groups, as in [[input_ids,attention_mask]]"), ()
+    )
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, Any]) -> PackArgs:
+        """Return the arguments from strings, as on the command line, or from values. Raise
+        CompileError for invalid ones."""
+        values = read_values(_OPTIONS, arguments, _WORDING)
+        for name, entry in _OPTIONS.items():
+            if entry.default is UNSET and name not in values:
+                raise CompileError(
+                    f"pack_args: expected {name}, as in max_valid_num=40 segment_max_size=256"
+                )
+        return cls(**values)
+
+
+_OPTIONS = options_of(PackArgs)
+_WORDING = Wording(
+    CompileError,
+    "pack_args: {name}{why}",
+    CompileError,
+    "pack_args: there is no {name!r}; there are {known}",
+)
 
 
 @register("packed_transformer", stage=Stage.CHIP, option="pack_args", takes="pack_args")
