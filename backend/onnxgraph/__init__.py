@@ -55,6 +55,7 @@ from onnxgraph.nodes import (
     CHIP_DOMAIN,
     FLOAT_TYPES,
     STANDARD_DOMAINS,
+    ByOperator,
     GraphError,
     GraphTooLargeError,
     attribute,
@@ -92,6 +93,7 @@ from onnxgraph.tape import (
 )
 from onnxgraph.views import (
     INTEGER_TYPES,
+    KEEPS_SIZE,
     NUMBER_ATTRIBUTES,
     NUMPY_FLOATS,
     GraphView,
@@ -132,6 +134,7 @@ __all__ = [
     "CHIP_DOMAIN",
     "FLOAT_TYPES",
     "INTEGER_TYPES",
+    "KEEPS_SIZE",
     "LARGE",
     "LARGE_BYTES",
     "MAX_TRIPS",
@@ -139,6 +142,7 @@ __all__ = [
     "NUMPY_FLOATS",
     "OUTLINED_TYPES",
     "STANDARD_DOMAINS",
+    "ByOperator",
     "Expansion",
     "Facts",
     "GraphEditor",

@@ -23,6 +23,7 @@ from onnxgraph.nodes import (
     iter_any_bodies,
     iter_nodes,
     iter_tensors,
+    reads_shape,
 )
 
 MAX_SHAPE_NUMBERS = 1 << 20
@@ -37,7 +38,8 @@ _CARRIERS = frozenset(
         "Slice Squeeze Sub Unsqueeze"
     ).split()
 )
-"""Operators through which onnx follows the values of shapes."""
+"""Operators through which some version of onnx follows the values of shapes: a fact about onnx,
+whose schemas name only some of them."""
 _TERM = rb"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?"
 _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_TERM, _TERM, _TERM))
 """Equation of an Einsum, without its spaces: letters and at most one ellipsis for each operand and
@@ -223,7 +225,7 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
         count = 0
         if node.op_type == "Concat":
             count = sum(taken)
-        elif node.op_type in ("Shape", "Size"):
+        elif reads_shape(node):
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
             shapes = [entry.t.dims for entry in node.attribute if len(entry.t.dims) <= 1]

@@ -8,13 +8,13 @@ meets an opset, a compiler or a runtime without the operator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
+from onnxgraph.opsets import GELU_EXISTS, SOFTMAX_HAS_ONE_AXIS
 from onnxgraph.tape import Expansion, Results, Site, Tape, Value
 
 EPSILON = 1e-5
@@ -24,7 +24,22 @@ TANH_FACTOR, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 _SIX = 6
 """Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
 
+EXPANSIONS: dict[str, tuple[int, Expansion]] = {}
+"""Expansions of the standard's operators by name, each with the opset that introduced the operator.
+This room knows opsets; the operators' entries, in a room above, hold for all of them."""
 
+
+def _expands(since: int, *op_types: str) -> Callable[[Expansion], Expansion]:
+    """Register the expansion of operators that opset `since` introduced."""
+
+    def register(expansion: Expansion) -> Expansion:
+        EXPANSIONS.update(dict.fromkeys(op_types, (since, expansion)))
+        return expansion
+
+    return register
+
+
+@_expands(GELU_EXISTS, "Gelu")
 def gelu(op: Tape, node: Site[Any]) -> Value:
     """Gelu, exact or in its tanh form, as exporters write it."""
     return _gelu(op, node.x, is_tanh=node.get("approximate", "none") == "tanh")
@@ -46,28 +61,33 @@ def _gelu(op: Tape, x: Value, *, is_tanh: bool) -> Value:
     return half * (gate + 1)
 
 
+@_expands(12, "Celu")
 def celu(op: Tape, node: Site[Any]) -> Value:
     """Celu as alpha * Elu(x / alpha)."""
     alpha = op.like(node.get("alpha", 1.0), node.x.element_type)
     return op.Mul(op.Elu(node.x / alpha, alpha=1.0), alpha)
 
 
+@_expands(14, "HardSwish")
 def hard_swish(op: Tape, node: Site[Any]) -> Value:
     """HardSwish as x * HardSigmoid(x)."""
     return node.x * op.HardSigmoid(node.x, alpha=1 / _SIX, beta=0.5)
 
 
+@_expands(18, "Mish")
 def mish(op: Tape, node: Site[Any]) -> Value:
     """Mish as x * tanh(softplus(x))."""
     return node.x * op.Tanh(op.Softplus(node.x))
 
 
+@_expands(24, "Swish")
 def swish(op: Tape, node: Site[Any]) -> Value:
     """Swish as x * sigmoid(alpha * x)."""
     alpha = node.get("alpha", 1.0)
     return node.x * op.Sigmoid(node.x if alpha == 1 else node.x * alpha)
 
 
+@_expands(12, "GreaterOrEqual", "LessOrEqual")
 def greater_or_equal(op: Tape, node: Site[Any]) -> Value:
     """GreaterOrEqual and LessOrEqual as the strict comparison, or Equal. Of NaN that is false, as
     the standard requires."""
@@ -94,6 +114,7 @@ def softmax(op: Tape, node: Site[Any]) -> Value:
     return op.Transpose(turned, perm=order)
 
 
+@_expands(17, "LayerNormalization")
 def layer_norm(op: Tape, node: Site[Any]) -> Results:
     """LayerNormalization as mean, variance and so on, as exporters write it, in float where the
     standard requires it. Results 1 and 2 are the mean and the inverse deviation."""
@@ -108,6 +129,7 @@ def layer_norm(op: Tape, node: Site[Any]) -> Results:
     return [result if bias is None else result + bias, mean, inverse]
 
 
+@_expands(23, "RMSNormalization")
 def rms_norm(op: Tape, node: Site[Any]) -> Value:
     """RMSNormalization as x / sqrt(mean(x * x) + epsilon) * scale."""
     wide = _widen(op, node)
@@ -168,19 +190,3 @@ def vector_product(op: Tape, node: Site[Any]) -> Value:
         return op.Squeeze(product, axes=[node.rank(1) - 2])
     product = op.MatMul(left, op.Unsqueeze(right, axes=[1]))
     return op.Squeeze(product, axes=[node.rank(0) - 1])
-
-
-EXPANSIONS: Mapping[str, tuple[int, Expansion]] = {
-    "Celu": (12, celu),
-    "Gelu": (20, gelu),
-    "GreaterOrEqual": (12, greater_or_equal),
-    "HardSwish": (14, hard_swish),
-    "LayerNormalization": (17, layer_norm),
-    "LessOrEqual": (12, greater_or_equal),
-    "Mish": (18, mish),
-    "RMSNormalization": (23, rms_norm),
-    "Swish": (24, swish),
-}
-"""Expansions of the standard's operators by name, each with the opset that introduced the
-operator. This room knows opsets; the operators' entries,
-in a room above, hold for all of them."""

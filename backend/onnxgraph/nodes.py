@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, TypeVar
 
 import onnx
 from onnx import AttributeProto, TensorProto, helper
@@ -29,6 +29,22 @@ FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """Types of the floats that models are computed in."""
 MAX_DEPTH = 16
 """Maximum depth of graphs inside nodes; a known model has 3."""
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+class ByOperator(dict[str, Function]):
+    """Functions by the operators that they are for."""
+
+    def register(self, *op_types: str) -> Callable[[Function], Function]:
+        """Return a decorator that adds the function of some operators."""
+
+        def add(function: Function) -> Function:
+            self.update(dict.fromkeys(op_types, function))
+            return function
+
+        return add
 
 
 def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
@@ -178,6 +194,11 @@ def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from (name for name in iter_reads(inner) if name not in made)
             made.update(inner.output)
         yield from (value.name for value in body.output if value.name not in made)
+
+
+def reads_shape(node: onnx.NodeProto) -> bool:
+    """Return whether an operator reads only the shape of its input."""
+    return node.op_type in ("Shape", "Size")
 
 
 def find_own_names(body: onnx.GraphProto) -> set[str]:

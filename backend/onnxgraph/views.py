@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgraph.names import NameScope
-from onnxgraph.nodes import STANDARD_DOMAINS, attribute, iter_bodies
+from onnxgraph.nodes import STANDARD_DOMAINS, attribute, iter_bodies, reads_shape
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from onnxgraph.tape import Tape
 from onnxgraph.weights import LARGE, has_data, read_array
@@ -237,14 +237,15 @@ _MAX_ELEMENTS = 1 << 12
 _MAX_BROADCAST = 1 << 20
 _MAX_NODES = 256
 """Maximum number of nodes visited for one value."""
-_KEEPING = frozenset(
+KEEPS_SIZE = frozenset(
     (
         "Abs Add And Cast CastLike Ceil Concat Constant Div Equal Floor Gather Greater "
         "GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg Not Or ReduceMax ReduceMin "
         "ReduceProd ReduceSum Reshape Shape Size Slice Squeeze Sub Transpose Unsqueeze Where"
     ).split()
 )
-"""Operators whose results have no more elements than all their inputs, broadcast."""
+"""Operators whose results have no more elements than all their inputs, broadcast, and with which
+exporters count and compute shapes. The operators' entries stand in a room above this one."""
 
 
 def find_value(view: GraphView, name: str) -> Array | None:
@@ -290,7 +291,7 @@ def _find_nodes(view: GraphView, name: str, known: dict[str, Array]) -> list[onn
 
 def _is_simple(node: onnx.NodeProto) -> bool:
     return (
-        node.op_type in _KEEPING
+        node.op_type in KEEPS_SIZE
         and len(node.output) == 1
         and not any(True for _ in iter_bodies(node))
     )
@@ -298,12 +299,12 @@ def _is_simple(node: onnx.NodeProto) -> bool:
 
 def _iter_read(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
     """Yield the tensors that must be computed first; none for a Shape or Size of a known shape."""
-    if node.op_type not in ("Shape", "Size") or view.shape(node.input[0]) is None:
+    if not reads_shape(node) or view.shape(node.input[0]) is None:
         yield from filter(None, node.input)
 
 
 def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> Array | None:
-    shape = view.shape(node.input[0]) if node.op_type in ("Shape", "Size") else None
+    shape = view.shape(node.input[0]) if reads_shape(node) else None
     if shape is not None:
         if node.op_type == "Size":
             return np.array(math.prod(shape))

@@ -103,13 +103,46 @@ def iter_other_tables():
                 yield path, statement, following
 
 
+MAX_OTHER_TABLES = 9
+"""Number of tables of operators outside the entries: raise it only for one that is no fact about
+operators, but a part of one algorithm."""
+
+
 def test_a_table_of_operators_elsewhere_says_why():
     """Facts about operators are fields of their entries; what one algorithm decides says so."""
+    tables = list(iter_other_tables())
     silent = [
         f"{path.relative_to(BACKEND)}:{statement.lineno}"
-        for path, statement, following in iter_other_tables()
+        for path, statement, following in tables
         if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
     ]
     assert not silent, (
         "write behind each of these tables why it is no field of the operators' entries"
+    )
+    assert len(tables) <= MAX_OTHER_TABLES, "make the new table a field of the operators' entries"
+
+
+def iter_hidden_sets():
+    """Yield the places where a condition lists operators."""
+    known = OPERATORS.keys() | CHIP_OPERATORS.keys()
+    for path in sorted(BACKEND.rglob("*.py")):
+        if path.is_relative_to(BACKEND / "simipu" / "operators"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                words = [
+                    each.value
+                    for each in ast.walk(node.comparators[0])
+                    if isinstance(each, ast.Constant)
+                ]
+                if len(words) > 1 and known.issuperset(words):
+                    yield f"{path.relative_to(BACKEND)}:{node.lineno}"
+
+
+MAX_HIDDEN_SETS = 4
+
+
+def test_few_conditions_list_operators():
+    assert len(list(iter_hidden_sets())) <= MAX_HIDDEN_SETS, (
+        "ask the entries instead of listing operators in a condition"
     )

@@ -171,6 +171,7 @@ def flops_of(op_type, shapes, outputs, **attributes):
         (flops_of("ReduceSum", [(2, 3)], [(2, 1)]), 6),
         (flops_of("MaxPool", [(1, 1, 4, 4)], [(1, 1, 2, 2)], kernel_shape=[2, 2]), 16),
         (flops_of("Softmax", [(2, 3)], [(2, 3)]), 30),
+        (flops_of("SoftmaxV3", [(2, 3)], [(2, 3)]), 30),
     ],
 )
 def test_flops_of_nodes(found, expected):

@@ -30,8 +30,6 @@ VERSIONS = range(6, 12)
 """Opsets of the standard that a builder offers."""
 DEFAULT_VERSION = 10
 ONNX_DOMAIN = "ai.onnx"
-_PREFIXED = {"And", "Or", "Not", "Xor", "If"}
-"""Operators whose names are words of Python or C++: their methods begin with `logical_`."""
 _NOT_OFFERED = frozenset(
     {
         "auto_pad",
@@ -91,8 +89,10 @@ def find_methods(version: int) -> Mapping[str, Method]:
 def _make_method(schema: OpSchema, version: int) -> Method:
     name = schema.name.lower()
     counted = _is_counted(schema)
+    # `xor` is a word of C++, where the methods come from, as `and`, `or`, `not` and `if` are.
+    is_word = keyword.iskeyword(name) or name == "xor"
     return Method(
-        f"logical_{name}" if schema.name in _PREFIXED else name,
+        f"logical_{name}" if is_word else name,
         schema.name,
         schema.min_input,
         schema.max_input,

@@ -28,7 +28,7 @@ from onnxgraph import (
     rename,
     set_attribute,
 )
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 OPSET: Final = 18
 """Opset of the nodes: the oldest one with operators on bits."""
@@ -494,7 +494,7 @@ def _evaluator() -> Callable[[onnx.ModelProto], Any]:
 def _may_fold(node: onnx.NodeProto) -> bool:
     """Return whether a node's value is known where its inputs' are."""
     plain = node.domain in STANDARD_DOMAINS and not any(iter_bodies(node))
-    return plain and not find_operator(node.op_type).is_random
+    return plain and not operator_of(node).draws(node)
 
 
 def _type_of(tensor: Tensor) -> onnx.TypeProto:

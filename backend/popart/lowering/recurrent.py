@@ -9,9 +9,9 @@ from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Graph, Tensor
 from popart.lowering.operation import Operation, chip_rule, rule
 
-_MAX_ACTIVATIONS = {"LSTM": 3, "RNN": 1}
-"""Numbers of activations that PopART accepts; the standard allows as many for each direction, so
-this is no fact about the operators."""
+_MAX_ACTIVATIONS = 3
+"""Number of activations of an LSTM that PopART accepts; the standard allows as many for each
+direction."""
 _ACTIVATIONS = frozenset(("Sigmoid", "Relu", "Tanh", "Gelu", "Softmax"))
 """Activations that poplibs' recurrent layers compute inside themselves (popnn,
 NonLinearityType); the operators of the same names are not meant."""
@@ -96,16 +96,12 @@ def _check_activations(node: Operation, kind: str) -> None:
                 f"Activation type '{activation}' is not supported"
                 + (f" for {shown}" if kind == "RNN" else "")
             )
-    if len(activations) > _MAX_ACTIVATIONS.get(kind, 0):
+    if len(activations) > _MAX_ACTIVATIONS:
         raise popart_exception(
             f"Too many activations ({len(activations)}) specified. Number of activations should be "
             "1 or 3."
         )
-    if (
-        kind == "LSTM"
-        and len(activations) == _MAX_ACTIVATIONS[kind]
-        and activations[1] != activations[2]
-    ):
+    if kind == "LSTM" and len(activations) == _MAX_ACTIVATIONS and activations[1] != activations[2]:
         raise popart_exception("LSTM activations must be the same for output and forget gates.")
 
 

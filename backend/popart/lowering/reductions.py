@@ -27,37 +27,34 @@ from popart.lowering.operation import (
 from popart.tensorinfo import TensorInfo, from_onnx_type
 
 _INT32 = TensorProto.INT32
-_WRAPPING = frozenset(("ReduceSum", "ReduceProd", "ReduceSumSquare"))
-"""Reductions whose results keep the low bits."""
-_ROOTS = frozenset(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"))
-"""Reductions whose results are no whole numbers; the standard has some of them for integers, too,
-so this is no fact about the operators."""
 
 
-@rule(
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-)
+@rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+def _reduce_floats(op: Graph, node: Operation) -> Results:
+    """Roots and logarithms: PopART has no whole numbers for them."""
+    check_floats(node, node.x)
+    return _reduce_axes(op, node)
+
+
+@rule("ReduceProd", "ReduceSum", "ReduceSumSquare")
+def _reduce_wrapping(op: Graph, node: Operation) -> Results:
+    """Sums and products wrap around alike, with or without a sign; ONNX Runtime has the former."""
+    return _reduce_axes(op, node, wraps=node.x.element_type == TensorProto.UINT32)
+
+
+@rule("ReduceL1", "ReduceMax", "ReduceMean", "ReduceMin")
 def _reduce(op: Graph, node: Operation) -> Results:
+    return _reduce_axes(op, node)
+
+
+def _reduce_axes(op: Graph, node: Operation, *, wraps: bool = False) -> Results:
     """Without axes all axes are reduced; with no axes (an empty list) none."""
     x, axes, kind = node.x, _axes(node), node.node.op_type
-    if kind in _ROOTS:
-        check_floats(node, x)
     is_empty = not all(x.shape[axis] for axis in axes)
     if kind == "ReduceMean" and x.element_type in FLOATS and is_empty:
         return _mean_of_nothing(op, node, axes)
     if not axes:
         return _reduce_nothing(op, node)
-    # Sums and products wrap around alike, with or without a sign; ONNX Runtime has the former.
-    wraps = x.element_type == TensorProto.UINT32 and kind in _WRAPPING
     result = op.add(
         kind,
         op.cast(x, _INT32) if wraps else x,

@@ -28,7 +28,7 @@ from onnxgraph import (
     make_identity,
     set_attribute,
 )
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 from popart.lowering.collectives import GROUPING, REDUCTION
 from popart.lowering.graph import Array
@@ -197,7 +197,7 @@ class _Joiner:
             if attribute(node, GROUPING) is not None:
                 joined += self._join_collective(node)
             elif any(has_collectives(body) for body in iter_bodies(node)):
-                joined.append(_JOIN_CONTROL[node.op_type](self, node))
+                joined.append(self._join_control(node))
             else:
                 joined += self._copy_node(node)
         return joined
@@ -245,6 +245,14 @@ class _Joiner:
             for replica, result in zip(members, results, strict=True):
                 self.names[replica][node.output[0]] = result
             yield from op.nodes
+
+    def _join_control(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        match node.op_type:
+            case "Loop":
+                return self._join_loop(node)
+            case "If":
+                return self._join_if(node)
+        return self._join_scan(node)
 
     def _join_loop(self, node: onnx.NodeProto) -> onnx.NodeProto:
         (body,) = iter_bodies(node)
@@ -313,14 +321,6 @@ class _Joiner:
         return f"{name}{self._mark}{number}" if name else ""
 
 
-_JOIN_CONTROL = {
-    "Loop": _Joiner._join_loop,  # noqa: SLF001 - its own class
-    "If": _Joiner._join_if,  # noqa: SLF001 - its own class
-    "Scan": _Joiner._join_scan,  # noqa: SLF001 - its own class
-}
-"""How nodes with bodies are joined: this rewrite's own code by operator, and no fact about them."""
-
-
 def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     renamed = onnx.ValueInfoProto()
     renamed.CopyFrom(value)
@@ -331,8 +331,7 @@ def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 def _draws(node: onnx.NodeProto) -> bool:
     """Return whether a node or one in its bodies draws random numbers."""
     return any(
-        find_operator(inner.op_type, inner.domain).is_random
-        for inner in iter_nodes(onnx.GraphProto(node=[node]))
+        operator_of(inner).draws(inner) for inner in iter_nodes(onnx.GraphProto(node=[node]))
     )
 
 

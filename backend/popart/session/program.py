@@ -29,6 +29,7 @@ from simipu import (
     SimIpuError,
     Stream,
 )
+from simipu.operators import operator_of
 
 from popart.errors import (
     poplar_application_runtime_error,
@@ -41,17 +42,6 @@ from popef._tools.arrays import Array
 from popef._tools.logs import TRACE
 
 _log = logging.getLogger("popart.devicex")
-RANDOM_TYPES: Final = frozenset(
-    {
-        "RandomNormal",
-        "RandomUniform",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-"""Operators that draw. Each node has a stream of its own, which goes on from run to run."""
 _MAX_SEED: Final = 1 << 24
 """Seeds are attributes in float, but for Dropout; float holds whole numbers up to this one."""
 
@@ -198,7 +188,7 @@ class DeviceProgram:
     def _seed_graph(self, seed: int) -> bytes:
         """Return the graph with a seed in each node that draws, made of the session's and its
         number."""
-        drawing = [node for node in iter_nodes(self._model.graph) if _draws(node)]
+        drawing = [node for node in iter_nodes(self._model.graph) if operator_of(node).draws(node)]
         for number, node in enumerate(drawing):
             digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
             value = int.from_bytes(digest[:8], "little") % _MAX_SEED
@@ -208,13 +198,7 @@ class DeviceProgram:
 
 def draws(graph: onnx.GraphProto) -> bool:
     """Return whether an operator of a graph draws."""
-    return any(_draws(node) for node in iter_nodes(graph))
-
-
-def _draws(node: onnx.NodeProto) -> bool:
-    """Return whether a node draws; Dropout does if it has the input `training_mode`."""
-    is_dropout = node.op_type == "Dropout" and len(node.input) == 3  # noqa: PLR2004
-    return is_dropout or node.op_type in RANDOM_TYPES
+    return any(operator_of(node).draws(node) for node in iter_nodes(graph))
 
 
 def _select(streams: Sequence[Stream], direction: Direction) -> list[Stream]:

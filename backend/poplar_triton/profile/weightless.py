@@ -24,15 +24,13 @@ from onnxgraph import (
     iter_tensors,
 )
 from simipu import CompileError, CompileMemoryError
+from simipu.operators import Operator, names_where
 
 MAX_FILLED_BYTES = 2 << 30
 """Maximum size of all filled tensors, which is what protobuf, and so a model, can hold."""
 LARGE_BYTES = 1 << 20
 """Minimum size of weights whose data is dropped; smaller ones cost nothing to keep."""
 _FILLED = (*FLOAT_TYPES, TensorProto.INT8, TensorProto.UINT8)
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
-"""Operators that folding never computes with such weights, unless all their inputs are weights. The
-result is then a weight without data. A convolution may absorb a constant that follows it."""
 
 _log = logging.getLogger("poprt")
 
@@ -46,15 +44,24 @@ def strip_weights(model: onnx.ModelProto, folders: Sequence[Path]) -> None:
     _take_constants(model.graph)
     filling = _Filling(folders)
     users, merged = _users(model.graph), _merged_weights(model.graph)
+    keeping = names_where(_keeps_weights)
     for tensor in model.graph.initializer:
         large = tensor.data_type in FLOAT_TYPES and count_bytes(tensor) >= LARGE_BYTES
-        if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
+        if large and tensor.name not in merged and users.get(tensor.name, {""}) <= keeping:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not has_data(tensor):
             filling.load_or_fill(tensor)
     for tensor, is_weight in iter_tensors(model.graph):
         if not is_weight and tensor.data_location == TensorProto.EXTERNAL:
             filling.load_or_fill(tensor)
+
+
+def _keeps_weights(entry: Operator) -> bool:
+    """Return whether folding never computes an operator with such weights, unless all its inputs
+    are weights: a product, a lookup or a transposition. The result is then a weight without data. A
+    convolution may absorb a constant that follows it."""
+    is_transposed = entry.keeps_elements and not entry.keeps_order
+    return entry.is_product or entry.reads_mapped_weights or is_transposed
 
 
 def _take_constants(graph: onnx.GraphProto) -> None:

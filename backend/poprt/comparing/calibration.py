@@ -200,7 +200,7 @@ def calibrate(
     except FAILURES as error:
         _warn_of_failure(error)
         return Findings()
-    if any(map(_draws, iter_nodes(half.model.graph))):
+    if any(operator_of(node).draws(node) for node in iter_nodes(half.model.graph)):
         report(overflows, drawn)
         _log.info("outputs in half were not compared with float: each run draws other numbers")
         return Findings(overflows=overflows)
@@ -214,12 +214,6 @@ def calibrate(
     if comparison.is_bad:
         _explain(comparison, half, whole, batches, theirs, worst, renarrow)
     return Findings(comparison, overflows)
-
-
-def _draws(node: onnx.NodeProto) -> bool:
-    """Return whether a node draws random numbers; Dropout does in training."""
-    trains = node.op_type == "Dropout" and len(node.input) == 3  # noqa: PLR2004
-    return trains or operator_of(node).is_random
 
 
 def _warn_of_failure(error: Exception) -> None:

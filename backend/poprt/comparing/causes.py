@@ -18,7 +18,7 @@ from onnx import helper
 from onnxgraph import find_makers, has_data, iter_bodies, read_array
 from simipu import CompileError, LoadError, RunError
 from simipu.numerics import HALF_MAX
-from simipu.operators import operator_of
+from simipu.operators import Terms, operator_of
 
 from popef._tools.arrays import Array
 from poprt.comparing.sides import Feeds, Side
@@ -31,10 +31,6 @@ _ENOUGH = 0.5
 """Least share of an error that its explanation must account for."""
 _CANCELLED = 0.01
 """Largest ratio of a sum to its largest operand at which the operands are said to cancel."""
-_SUMS = frozenset(
-    "Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split()
-)
-"""Operators whose large operands may cancel; the report names that as the cause."""
 _FAILURES = (CompileError, LoadError, RunError, ValueError, KeyError)
 _MAX_BYTES = 64 << 20
 """Maximum size of the inputs of a node that is computed alone."""
@@ -244,10 +240,14 @@ def _iter_vanished(operands: Operands) -> Iterator[tuple[str, Array]]:
                 yield name, np.where(gone, np.zeros_like(value), value)
 
 
+def _may_cancel(node: onnx.NodeProto) -> bool:
+    return operator_of(node).adds is Terms.SIGNED
+
+
 def _describe_inputs(operands: Operands, error: float, largest: float) -> Cause:
     """Return how the error comes from the rounding of a node's inputs."""
     most = max(_largest(value) for value in operands.inputs.values() if value.dtype.kind == "f")
-    if operands.node.op_type in _SUMS and largest <= _CANCELLED * most:
+    if _may_cancel(operands.node) and largest <= _CANCELLED * most:
         return _say_cancelled(most, largest)
     shares = {
         name: _relative(operands.inputs_half[name], value)
@@ -260,7 +260,7 @@ def _describe_inputs(operands: Operands, error: float, largest: float) -> Cause:
 
 def _find_partial(bench: Bench, operands: Operands, error: float, largest: float) -> Cause | None:
     """Return whether the terms inside of a sum cancel: they are rounded where they are largest."""
-    if operands.node.op_type not in _SUMS:
+    if not _may_cancel(operands.node):
         return None
     sizes = {
         name: np.abs(value) if value.dtype.kind == "f" else value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnxgraph import find_makers
-from simipu.operators import operator_of
+from simipu.operators import Family, operator_of
 
 from popef._tools.arrays import Array
 
@@ -18,10 +18,6 @@ _TABLE_AXES = 2
 LIMIT = 0.01
 """Share of an output's largest value by which half may differ without a warning; the user's own
 inputs may show more."""
-_LOGITS = frozenset("Add Gemm MatMul".split())
-"""Operators that end a classifier whose output has no softmax."""
-_CLASSES = frozenset("LogSoftmax Softmax SoftmaxV2 SoftmaxV3".split())
-"""Operators whose results are scores of classes."""
 _COUNTS = ("labels", "agreeing", "misled", "lost")
 
 
@@ -185,9 +181,13 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         name = value.name
         while name in makers and _passes(makers[name]):
             name = makers[name].input[0]
-        maker = makers[name].op_type if name in makers else ""
+        maker = makers.get(name)
+        if maker is None or not sizes or sizes[-1] <= 1:
+            continue
+        # A classifier without a softmax ends with a product, or with the sum with its bias.
+        ends = operator_of(maker).is_product or maker.op_type == "Add"
         is_table = len(sizes) == _TABLE_AXES
-        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and is_table)):
+        if operator_of(maker).family is Family.SOFTMAX or (ends and is_table):
             found.add(value.name)
     return frozenset(found)
 

@@ -16,30 +16,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute, graph_values, has_data, infer_shapes, read_array
-from simipu.operators import operator_of
+from simipu.operators import Indexing, Moves, operator_of
 
 from popef._tools.arrays import Array
 
-_PASSING = frozenset("Cast Concat Expand Gather HCSR Pad Slice Split Tile".split())
-"""Operators that pass on values of their first input, or of all inputs, besides those that keep all
-elements."""
-_TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
-"""Operators whose second input indexes the elements of the first along an axis."""
-_OF_TRUTH = frozenset(
-    (
-        "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub "
-        "Where WhereV2 Xor"
-    ).split()
-)
-"""Operators that are applied to masks."""
 _SWITCH = 2
 """Maximum number of values of a constant with which an input is compared to switch between the
 two."""
 _SMALL = 4_096
-_POSITIVE = frozenset("Log Sqrt".split())
-"""Operators that take no negative values."""
-_PRODUCTS = frozenset("Conv Gemm MatMul".split())
-"""Products that exporters write at the front of a network; the bias of others is not compared."""
 _MIN_SPREAD, _MAX_SPREAD = 2.0**-6, 2.0**16
 """Bounds of the sizes that constants suggest. `(1 - mask) * -10000` suggests none."""
 _MAX_RATIO = 16.0
@@ -135,7 +119,8 @@ def _look(
 
     Returns what has been added to the node's results; None if the results are unrelated values.
     """
-    if node.op_type in _TABLES and index == 1:
+    operator = operator_of(node)
+    if operator.indexing is Indexing.ALONG_AXIS and index == 1:
         shape = known.shapes.get(node.input[0], ())
         if shape:
             _narrow(found, 0, shape[attribute(node, "axis", 0)] - 1, added)
@@ -145,14 +130,14 @@ def _look(
         if depth is not None:
             _narrow(found, 0, float(depth.max()) - 1, added)
         return None
-    if node.op_type in ("Add", "Sub"):
+    if operator.neutral == 0:
         return _pass_offset(node, index, known, found, added)
     if node.op_type == "Equal":
         other = _constant(known, node.input[1 - index])
         if other is not None and other.size > _SWITCH:  # a one-hot encoding, written out
             _narrow(found, float(other.min()), float(other.max()), added)
             return None
-    if node.op_type in _OF_TRUTH:
+    if operator.applies_masks:
         found.is_truth = True
         return None
     return added if _passes(node, index) else None
@@ -160,8 +145,9 @@ def _look(
 
 def _passes(node: onnx.NodeProto, index: int) -> bool:
     """Return whether a node passes on the values of that input."""
-    passes = node.op_type in _PASSING or operator_of(node).keeps_elements
-    return passes and (index == 0 or node.op_type == "Concat")
+    moves = operator_of(node).moves
+    passes = moves is not None or node.op_type == "Cast"
+    return passes and (index == 0 or moves is Moves.JOINED)
 
 
 def _pass_offset(
@@ -251,7 +237,8 @@ def _find_size(known: _Users, name: str) -> Size:
 
 def _scale(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> _Scaled | None:
     """Return what a node with a constant makes of scaled values; None for any other node."""
-    if node.op_type not in ("Add", "Div", "Mul", "Sub"):
+    neutral = operator_of(node).neutral
+    if neutral is None:
         return None
     other = _constant(known, node.input[1 - index])
     if other is None:
@@ -261,7 +248,7 @@ def _scale(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled) -> 
     if not is_one or (other > 0).any() != (other > 0).all():
         return None  # weights, a mask, or an embedding of positions
     middle = float(np.median(other))
-    if node.op_type in ("Add", "Sub"):
+    if neutral == 0:
         if node.op_type == "Sub":
             return (
                 _Scaled(-scaled.factor, middle - scaled.added)
@@ -297,9 +284,10 @@ def _read_size(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled)
             pass
     if scaled != _Scaled():
         return scaled.find_size()
-    if node.op_type in _POSITIVE:
+    operator = operator_of(node)
+    if operator.positives_only:
         return Size(is_positive=True)
-    if node.op_type in _PRODUCTS and index == 0:
+    if operator.is_product and index == 0:
         ratio = _compare_bias(node, known)
         if ratio >= _MAX_RATIO:
             return Size(spread=ratio, is_evident=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simipu.cost import Estimate
-from simipu.operators import Layer
+from simipu.operators import Layer, Task, find_operator
 
 _HALF, _MARKED = 0.5, 0.2
 """Shares of the multiply-adds, or of the cycles, from which layers make a network of their kind."""
@@ -27,6 +27,8 @@ class _Layers:
     macs: Mapping[str, float]
     cycles: Mapping[str, float]
     op_types: frozenset[str]
+    tasks: frozenset[Task | None]
+    """What networks with its operators are for."""
     has_vectors: bool
     """Whether each output is a vector for each sample, as a classifier's scores are."""
 
@@ -36,10 +38,12 @@ class _Layers:
         for operator in estimate.operators:
             macs[operator.layer] += operator.work.macs
             cycles[operator.layer] += operator.cycles
+        op_types = frozenset(operator.op_type for operator in estimate.operators)
         return _Layers(
             _shares(macs),
             _shares(cycles),
-            frozenset(operator.op_type for operator in estimate.operators),
+            op_types,
+            frozenset(find_operator(op_type).task for op_type in op_types),
             all(_is_vector(shape, estimate.batch_size) for shape in estimate.output_shapes),
         )
 
@@ -72,14 +76,6 @@ _CONVOLUTIONS = (
 _ATTENTION = (Layer.ATTENTION, Layer.ATTENTION_STEP)
 _SOFTMAX = "softmax"
 """Kind of work of a softmax."""
-_DETECTION = frozenset({"NonMaxSuppression", "RoiAlign", "MaxRoiPool"})
-"""Operators of detection heads, whose layers have no kind of their own: what networks they are in
-is no property of an operator."""
-_AUDIO = frozenset({"STFT", "DFT", "MelWeightMatrix"})
-"""Operators of audio front ends, likewise."""
-_ENLARGING = frozenset({"Resize", "Upsample", "ConvTranspose", "DepthToSpace", "MaxUnpool"})
-"""Operators that enlarge images, as pyramids of detectors, segmentation and generators do; no
-classifier of images does."""
 _FUSED_ATTENTION = frozenset({"Attention"})
 """Operators with a softmax in themselves; other layers of attention are one product of two
 activations, which many networks have without being a transformer."""
@@ -95,7 +91,7 @@ def _is_classifier(layers: _Layers) -> bool:
     Detectors, segmentation and text lines keep the positions in their results. They compute on
     larger images and merge maps of several sizes, of which no time was published.
     """
-    return layers.has_vectors and not _ENLARGING & layers.op_types
+    return layers.has_vectors and Task.ENLARGING not in layers.tasks
 
 
 def _is_transformer(layers: _Layers) -> bool:
@@ -126,12 +122,12 @@ _KINDS: tuple[tuple[str, str, Callable[[_Layers], bool]], ...] = (
     (
         "audio front end",
         "audio front ends",
-        lambda layers: bool(_AUDIO & layers.op_types),
+        lambda layers: Task.AUDIO in layers.tasks,
     ),
     (
         "detection",
         "networks with detection heads",
-        lambda layers: bool(_DETECTION & layers.op_types),
+        lambda layers: Task.DETECTION in layers.tasks,
     ),
     (
         "text CNN",

@@ -44,16 +44,12 @@ def add_partials(ir: str, options: Mapping[str, Any]) -> str:
     products = options.get("partialsTypeMatMuls", "float").upper()
     product = {"partialsType": f"MatMulPartialsType::{products}"}
     convolution = {"partialsType[0]": convolutions.get("partialsType", "float")}
-    kinds = {
-        "Conv": convolution,
-        "ConvTranspose": convolution,
-        "Gemm": product,
-        "MatMul": product,
-    }
     graphs = json.loads(ir)
     for operators in graphs.values():
         for operator in operators:
-            operator["attributes"].update(kinds.get(operator["type"], {}))
+            entry = find_operator(operator["type"])
+            if entry.keeps_sums:
+                operator["attributes"].update(convolution if entry.is_convolution else product)
     return json.dumps(graphs, separators=(",", ":"))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import onnx
 from onnxgraph import iter_nodes
+from simipu.operators import Moves, operator_of
 
 from poptorch._logging import logger
 from poptorch.capture.rewriting import rename_tensors
@@ -22,10 +23,14 @@ from poptorch.operators.placement import Placement
 
 _SCOPES: Final = "pkg.torch.onnx.name_scopes"
 _FX_NODE: Final = "pkg.torch.onnx.fx_node"
-_RESHAPES: Final = frozenset({"Flatten", "Squeeze", "Unsqueeze"})
-"""Types of ONNX for which PopTorch writes Reshape."""
 _USER: Final = "user"
 """Name of the user's module within the module that is exported."""
+
+
+def _find_type(node: onnx.NodeProto) -> str:
+    """Return PopART's type of an operator: PopTorch writes changes of a shape as Reshape."""
+    reshapes = operator_of(node).moves in (Moves.SQUEEZED, Moves.RESHAPED)
+    return "Reshape" if reshapes else node.op_type
 
 
 def drop_other_marks(program: Any) -> None:
@@ -89,7 +94,7 @@ def name_operators(
     for node, place in iter_places(graph, places):
         notes = _read_notes(node)
         scope = marked.get(_find_fx_name(notes), _find_scope(notes)) if has_namescope else ""
-        base = scope + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
+        base = scope + _find_type(node)
         repeated = f"/{uses[base]}" if uses[base] else ""
         uses[base] += 1
         node.name = base + repeated

@@ -12,21 +12,9 @@ from onnxgraph import iter_graphs
 from popart.lowering import has_collectives
 from poprt import Converter
 from simipu import CompileError
+from simipu.operators import operator_of
 
 from poptorch.errors import Error
-
-RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
-"""Operators whose results differ from run to run."""
 
 _POPRT_ONLY = ["replace_where_with_wherev2"]
 """Passes that write operators which PopRT has and PopTorch's compiler does not."""
@@ -112,9 +100,9 @@ def find_constants(
     for node in graph.node:
         inner = [inner_node for body in iter_graphs_of(node) for inner_node in body.node]
         read = {name for inner_node in (node, *inner) for name in inner_node.input}
-        kinds = {inner_node.op_type for inner_node in (node, *inner)}
+        draws = any(operator_of(inner_node).draws(inner_node) for inner_node in (node, *inner))
         exchanges = has_collectives(onnx.GraphProto(node=[node]))
-        if read & varying or kinds & RANDOM or exchanges:
+        if read & varying or draws or exchanges:
             varying.update(node.output)
     constant = [name for name in dict.fromkeys(outputs) if name not in varying]
     if not constant:

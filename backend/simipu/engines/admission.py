@@ -35,8 +35,7 @@ from simipu.errors import AcceleratorError, LoadMemoryError
 from simipu.executable import Program
 from simipu.numerics import QUARTERS, KernelUse, Numerics
 from simipu.numerics.indices import find_unguarded
-from simipu.operators import operator_of
-from simipu.operators.entry import Family
+from simipu.operators import Family, operator_of
 from simipu.rows import take_rows
 
 _EXACT = (
@@ -147,7 +146,7 @@ def _is_inexact(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     kind, result = (types.get(name, 0) for name in (node.input[0], node.output[0]))
     if kind in (TensorProto.INT32, TensorProto.INT64):
         in_float = operator.family in (Family.PRODUCT, Family.REDUCTION)
-        return in_float or node.op_type in ("Clip", "Div", "Mod", "Pow", "PRelu", "Relu")
+        return in_float or operator.in_float_on_openvino
     wraps = operator.is_elementwise and not operator.only_moves
     if kind in (TensorProto.UINT32, TensorProto.UINT64):
         return wraps and result in (kind, TensorProto.BOOL) and node.op_type != "Cast"

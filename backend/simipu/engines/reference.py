@@ -24,35 +24,13 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from popef._tools.arrays import Array
 from simipu.engines.computed import ORT_ERRORS, Lowered, inline_weights
 from simipu.errors import LoadError, RunError
-from simipu.operators import operator_of
+from simipu.operators import find_operator, operator_of
 
-_IGNORED = {
-    "BatchNormalization": "spatial",
-    "CastLike": "round_mode",
-    "GRU": "activation_alpha activation_beta activations clip",
-    "LSTM": "activation_alpha activation_beta activations clip input_forget",
-    "RNN": "clip",
-    "Scan": "directions",
-    "Upsample": "scales",
-}
-IGNORED_ATTRIBUTES = {name: frozenset(words.split()) for name, words in _IGNORED.items()}
-"""Attributes, by operator, that the reference ignores although they change answers."""
-WRONG_OPERATORS = frozenset(
-    (
-        "AveragePool BatchNormalization ConvTranspose GRU GlobalMaxPool Hardmax LRN LSTM "
-        "LogSoftmax Loop "
-        "LpNormalization LpPool MaxPool QLinearConv QLinearMatMul RNN RoiAlign Scan Softmax"
-    ).split()
-)
-"""Operators that the reference computes differently from the standard, for some attributes, opsets
-or shapes. Comparing random graphs with ONNX Runtime has shown it."""
 _TYPES = frozenset(
     "bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
 )
 _SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
 """Types that numpy has, as numpy and as ONNX Runtime call them."""
-_EVALUATED = frozenset(("Constant", "If"))
-"""Operators left to the reference, which knows the values of the surrounding graph."""
 
 _NOTHING = np.empty(0, np.float32)
 """Placeholder for an unused result."""
@@ -177,8 +155,9 @@ class _Operator(OpRun):
     def _compute(self, values: Sequence[Any]) -> tuple[Any, ...]:
         op_type = self.onnx_node.op_type
         present = {entry.name for entry in self.onnx_node.attribute}
-        ignored = sorted(present & IGNORED_ATTRIBUTES.get(op_type, frozenset()))
-        if ignored or op_type in WRONG_OPERATORS:
+        operator = find_operator(op_type)
+        ignored = sorted(present.intersection(operator.ignored_by_reference))
+        if ignored or operator.wrong_in_reference:
             fault = f"ignores its attribute {ignored[0]!r}" if ignored else "computes it wrongly"
             raise RunError(
                 f"node {self.onnx_node.name or self.onnx_node.output[0]!r}: ONNX Runtime has no "
@@ -205,4 +184,4 @@ def _make_operators(model: onnx.ModelProto) -> list[type[OpRun]]:
         for node in iter_nodes(model.graph)
         if node.domain in STANDARD_DOMAINS and not any(True for _ in iter_bodies(node))
     }
-    return [type(op_type, (_Operator,), {}) for op_type in sorted(op_types - _EVALUATED)]
+    return [type(op_type, (_Operator,), {}) for op_type in sorted(op_types - {"Constant"})]

@@ -17,24 +17,19 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto
 from onnxgraph import Tape, describe_node, find_opset, iter_graphs, replace_nodes
+from onnxgraph.opsets import EXTREMES_TAKE_INTEGERS, SIGN_EXISTS
 
 from simipu.errors import AcceleratorError
 
-_EXTREMES: Mapping[str, str] = {
-    "Equal": "",
-    "Greater": "Max",
-    "GreaterOrEqual": "Min",
-    "Less": "Min",
-    "LessOrEqual": "Max",
+_COMPARED: Mapping[str, tuple[str, bool]] = {
+    "Equal": ("", True),
+    "Greater": ("Max", False),
+    "GreaterOrEqual": ("Min", True),
+    "Less": ("Min", False),
+    "LessOrEqual": ("Max", True),
 }
-"""Operators, with the extreme of both operands that is compared with the second one: steps of this
-rewrite alone."""
-_NEGATED = ("Equal", "GreaterOrEqual", "LessOrEqual")
-"""The operators that are true if the sign is 0, in this rewrite alone."""
-_WHOLE_EXTREMES_OPSET = 12
-"""First opset in which Min and Max accept whole numbers."""
-_SIGN_OPSET = 9
-"""First opset with Sign."""
+"""Operators, with the extreme of both operands that is compared with the second one, and whether
+they are true if the sign is 0: the formulas above, which only this rewrite uses."""
 
 
 def compare_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
@@ -54,7 +49,7 @@ def compare_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
             kinds = {types.get(name, 0) for name in node.input}
             is_whole = not kinds.isdisjoint((TensorProto.INT32, TensorProto.INT64))
             op = Tape(f"{node.output[0]}/compared") if node.output else Tape("")
-            if node.op_type in _EXTREMES and is_whole:
+            if node.op_type in _COMPARED and is_whole:
                 _compare(op, node, opset)
             nodes += op.nodes or [node]
             is_changed |= bool(op.nodes)
@@ -65,8 +60,8 @@ def compare_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
 
 def _compare(op: Tape, node: onnx.NodeProto, opset: int) -> None:
     left, right = node.input
-    extreme = _EXTREMES[node.op_type]
-    if opset < (_WHOLE_EXTREMES_OPSET if extreme else _SIGN_OPSET):
+    extreme, is_negated = _COMPARED[node.op_type]
+    if opset < (EXTREMES_TAKE_INTEGERS if extreme else SIGN_EXISTS):
         raise AcceleratorError(
             f"{describe_node(node)} compares whole numbers as floats in opset {opset}; remove the "
             "accelerator"
@@ -74,7 +69,7 @@ def _compare(op: Tape, node: onnx.NodeProto, opset: int) -> None:
     left = op.add(extreme, left, right) if extreme else left
     # Of the difference itself, -2^31 is false.
     difference = op.add("Sign", op.add("Sub", left, right))
-    if node.op_type in _NEGATED:
+    if is_negated:
         op.add_as(node.output[0], "Not", op.add("Cast", difference, to=TensorProto.BOOL))
     else:
         op.add_as(node.output[0], "Cast", difference, to=TensorProto.BOOL)

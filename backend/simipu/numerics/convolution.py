@@ -20,8 +20,6 @@ from onnxgraph import Tape, attribute, make_body
 
 from simipu.numerics.blocks import Round, Shape, add_zeros, cut_end, known, multiply_blocks, pad_end
 
-CONVOLUTIONS = ("Conv", "ConvTranspose")
-"""Operators that this module computes; others of the family have integers, or offsets."""
 SLIC_CHANNELS, SLIC_TAPS = 4, 4
 """Maximum number of channels of a group for the SLIC vertex, and the number of kernel positions
 whose products the vertex sums."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,9 +17,6 @@ from onnxgraph import Tape
 
 from simipu.numerics.kernels import CHAIN, Kind, Step, make_kernel
 from simipu.operators import Rounding, operator_of
-
-_ORDERED: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-"""Comparisons that are invalid for NaN, as in IEEE 754."""
 
 
 def check_floats(
@@ -41,7 +38,7 @@ def check_floats(
     """
     given = [name for name in node.input if types.get(name) == TensorProto.FLOAT]
     made = [name for name in node.output if types.get(name) == TensorProto.FLOAT]
-    if node.op_type in _ORDERED and not node.domain and given:
+    if operator_of(node).orders and given:
         return _check_operands(nodes, given, flags)
     if not made or operator_of(node).rounding_of(node) is Rounding.EXACT:
         return list(nodes)

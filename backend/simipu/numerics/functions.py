@@ -22,10 +22,22 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import Site, Tape, Value, attribute, expand, has_data, iter_reads, make_identity
+from onnxgraph import (
+    ByOperator,
+    Site,
+    Tape,
+    Value,
+    attribute,
+    expand,
+    has_data,
+    iter_reads,
+    make_identity,
+)
 
 from simipu.errors import LoadError
 from simipu.numerics.half import HALVES, IR_VERSION
+from simipu.numerics.kernels import BINARY
+from simipu.operators import Rounding, operator_of
 
 Function = Callable[[Tape, Site[Any]], Value]
 """Expansion of a function of the first input, with a result that is not rounded."""
@@ -37,6 +49,9 @@ _SATURATED = 100.0
 _TAIL_DEGREE, _TAIL_END, _BEYOND_TAIL = 9, 6.0, 64.0
 """Degree of the polynomial of `_fit_tail`, the end of its range, where the tail is less than the
 smallest half, and an input at which the tail is 0 in float."""
+
+_FUNCTIONS = ByOperator[Function]()
+"""Functions whose kernels are not exact enough, found by comparing all halves."""
 
 
 def function_of(node: onnx.NodeProto) -> Function | None:
@@ -56,6 +71,7 @@ def compute_float(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     return expand(node, _celu, Tape(f"{node.output[0]}/function"))
 
 
+@_FUNCTIONS.register("Sigmoid")
 def _sigmoid(op: Tape, site: Site[Any]) -> Value:
     """Add 1 / (1 + e^-x). ONNX Runtime uses a rational function, which is inexact for small
     results."""
@@ -63,16 +79,19 @@ def _sigmoid(op: Tape, site: Site[Any]) -> Value:
     return one / (one + op.Exp(-site.x))
 
 
+@_FUNCTIONS.register("HardSigmoid")
 def _hard_sigmoid(op: Tape, site: Site[Any]) -> Value:
     value = _widen(op, site) * _float(site.get("alpha", 0.2)) + _float(site.get("beta", 0.5))
     return _find_nearest(op, op.Min(op.Max(value, 0), 1))
 
 
+@_FUNCTIONS.register("LeakyRelu")
 def _leaky_relu(op: Tape, site: Site[Any]) -> Value:
     product = _widen(op, site) * _float(site.get("alpha", 0.01))
     return op.Where(op.Less(site.x, 0.0), _find_nearest(op, product), site.x)
 
 
+@_FUNCTIONS.register("Mish")
 def _mish(op: Tape, site: Site[Any]) -> Value:
     """Add x tanh(log(1 + e^x)), as x n / (n + 2) with n = e^x (e^x + 2), which loses no precision
     for small results."""
@@ -82,6 +101,7 @@ def _mish(op: Tape, site: Site[Any]) -> Value:
     return _find_nearest(op, x * (n / (n + 2)))
 
 
+@_FUNCTIONS.register("Swish")
 def _swish(op: Tape, site: Site[Any]) -> Value:
     """Add x / (1 + e^(-alpha x)), with a gate of 0 for -inf as well."""
     x = _widen(op, site)
@@ -89,6 +109,7 @@ def _swish(op: Tape, site: Site[Any]) -> Value:
     return _find_nearest(op, x * (1 / (1 + power)))
 
 
+@_FUNCTIONS.register("HardSwish")
 def _hard_swish(op: Tape, site: Site[Any]) -> Value:
     """Add x min(max(x + 3, 0), 6) / 6."""
     x = _widen(op, site)
@@ -121,15 +142,18 @@ def _find_nearest(op: Tape, value: Value) -> Value:
     return op.Cast(op.Where(is_near, leading, value), to=TensorProto.FLOAT)
 
 
+@_FUNCTIONS.register("Elu")
 def _elu(op: Tape, site: Site[Any]) -> Value:
     return _bend(op, site.x, site.get("alpha", 1.0))
 
 
+@_FUNCTIONS.register("Celu")
 def _celu(op: Tape, site: Site[Any]) -> Value:
     alpha = site.get("alpha", 1.0)
     return _bend(op, site.x, alpha, unit=alpha)
 
 
+@_FUNCTIONS.register("Selu")
 def _selu(op: Tape, site: Site[Any]) -> Value:
     alpha = site.get("alpha", 1.67326319217681884765625)
     gamma = float(site.get("gamma", 1.05070102214813232421875))
@@ -144,6 +168,7 @@ def _bend(op: Tape, x: Value, alpha: float, unit: float = 1.0) -> Value:
     return op.Where(op.Greater(x, 0.0), x, negative)
 
 
+@_FUNCTIONS.register("Gelu")
 def _gelu(op: Tape, site: Site[Any]) -> Value:
     """Add max(x, 0) minus |x| times the tail of the normal distribution beyond |x|. On the left, 1
     + erf(x) would lose all precision."""
@@ -168,34 +193,8 @@ def _fit_tail() -> tuple[float, ...]:
     return tuple(np.polyfit(t, np.log(tails / t) + x * x / 2, _TAIL_DEGREE)[::-1].tolist())
 
 
-_FUNCTIONS: Mapping[str, Function] = {
-    "Sigmoid": _sigmoid,
-    "HardSigmoid": _hard_sigmoid,
-    "LeakyRelu": _leaky_relu,
-    "Elu": _elu,
-    "Celu": _celu,
-    "Selu": _selu,
-    "Gelu": _gelu,
-    "HardSwish": _hard_swish,
-    "Mish": _mish,
-    "Swish": _swish,
-}
-"""Functions whose kernels are not exact enough, found by comparing all halves."""
-
-
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Function that converts a placed graph to the computed one, without kernels."""
-_UNARY = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu "
-    "HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign "
-    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
-)
-"""Operators whose result is a function of one half, if their other inputs are constants. An
-operator that is missing here is computed by its kernel, which is only slower."""
-_CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
-"""Operators that are steps, or as fast as a lookup."""
-_OPERATORS = _UNARY | frozenset("Add Div Max Min Mul Pow Sub".split())
-"""Those, and operators that are such functions if an operand is a constant."""
 _MAX_NODES, _WORTH_NODES = 32, 3
 MAX_TABLES = 64
 """Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are
@@ -217,8 +216,14 @@ class _Region:
 
     def is_worth(self, nodes: Sequence[onnx.NodeProto]) -> bool:
         """Return whether a lookup is faster than its nodes."""
-        operators = {nodes[place].op_type for place in self.nodes}
-        return bool(operators - _CHEAP) or len(self.nodes) >= _WORTH_NODES
+        if len(self.nodes) >= _WORTH_NODES:
+            return True
+        return not all(_is_cheap(nodes[place]) for place in self.nodes)
+
+
+def _is_cheap(node: onnx.NodeProto) -> bool:
+    """Return whether an operator is a step, or as fast as a lookup."""
+    return node.op_type in BINARY or operator_of(node).rounding is Rounding.EXACT
 
 
 def find_tables(
@@ -280,7 +285,8 @@ def _find_regions(
 ) -> dict[str, _Region]:
     regions: dict[str, _Region] = {}
     for place, node in enumerate(nodes):
-        if node.op_type not in _OPERATORS or len(node.output) != 1 or node.output[0] not in halves:
+        is_function = operator_of(node).is_elementwise and len(node.output) == 1
+        if not is_function or node.output[0] not in halves:
             continue
         variables = [name for name in node.input if name and name not in constants]
         inside = [regions.get(name, _Region(name, ())) for name in variables]

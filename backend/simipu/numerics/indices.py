@@ -41,18 +41,14 @@ from onnxgraph import (
     iter_shapes,
     replace_nodes,
 )
+from onnxgraph.opsets import EXTREMES_TAKE_INTEGERS, SIGN_EXISTS
 
 from popef._tools.arrays import Array
 from simipu.errors import AcceleratorError, LoadError
-from simipu.operators import operator_of
-from simipu.operators.entry import Indexing
+from simipu.operators import Indexing, operator_of
 
 _INDICES = 1
 """Number of the input with the indices, for every operator that has them."""
-_WHOLE_EXTREMES_OPSET = 12
-"""First opset in which Min and Max accept whole numbers."""
-_SIGN_OPSET = 9
-"""First opset with Sign."""
 _Shapes = Mapping[str, tuple[int, ...]]
 _FAR = 1 << 29
 """More than the size of any axis that OpenVINO computes; a float, too."""
@@ -82,9 +78,9 @@ class IndexGuard:
         if not needs_guards(model.graph, engine_checks=self.engine_checks):
             return False
         self._opset = find_opset(model, 1)
-        if self._opset < _SIGN_OPSET and not self.engine_checks:
+        if self._opset < SIGN_EXISTS and not self.engine_checks:
             raise AcceleratorError(
-                f"its indices cannot be checked in opset {self._opset}, expected {_SIGN_OPSET} or "
+                f"its indices cannot be checked in opset {self._opset}, expected {SIGN_EXISTS} or "
                 "newer; remove the accelerator"
             )
         self._prefix = _find_prefix(model.graph)
@@ -151,7 +147,7 @@ class IndexGuard:
     def _clamp(self, op: Tape, indices: str, sizes: str) -> str:
         first = op.add("Neg", sizes)
         last = op.add("Sub", sizes, op.constant(1, np.int64))
-        if self._opset >= _WHOLE_EXTREMES_OPSET:
+        if self._opset >= EXTREMES_TAKE_INTEGERS:
             return op.add("Max", op.add("Min", indices, last), first)
         if not self.engine_checks:
             indices = _add_bounds(op, indices)
@@ -338,7 +334,7 @@ def _add_extreme(op: Tape, opset: int, sign: str, left: str, right: str) -> str:
     """Add the smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have Min
     and Max for floats only: (a + b -+ |a - b|) / 2."""
     total, moved = op.add("Add", left, right), op.add("Sub", left, right)
-    if opset >= _SIGN_OPSET:
+    if opset >= SIGN_EXISTS:
         distance = op.add("Mul", moved, op.add("Sign", moved))
     else:
         distance = op.add("Abs", moved)

@@ -74,7 +74,8 @@ BINARY = {
     "Max": (Kind.MAXIMUM, Kind.MAXIMUM),
     "Min": (Kind.MINIMUM, Kind.MINIMUM),
 }
-"""Kinds of an operator of two inputs, if its first input is x, and if its second one is."""
+"""Kinds of an operator of two inputs, if its first input is x, and if its second one is: the steps
+that the kernels of this room have."""
 QUARTER_FORMATS = {"": 0, "F143": 1, "F152": 2}
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import STANDARD_DOMAINS, Tape, describe_node, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import Tape, describe_node, iter_bodies, iter_nodes, replace_nodes
 
 from simipu.errors import AcceleratorError
-from simipu.numerics.recurrent import GATES
+from simipu.operators import operator_of
 
 _LENGTHS = 4
 """Index of the input `sequence_lens`."""
@@ -50,12 +50,7 @@ def clamp_lengths(model: onnx.ModelProto, faults: dict[str, str]) -> bool:
 
 
 def _has_lengths(node: onnx.NodeProto) -> bool:
-    return (
-        node.op_type in GATES
-        and node.domain in STANDARD_DOMAINS
-        and len(node.input) > _LENGTHS
-        and bool(node.input[_LENGTHS])
-    )
+    return operator_of(node).gates > 0 and len(node.input) > _LENGTHS and bool(node.input[_LENGTHS])
 
 
 def _clamp(op: Tape, node: onnx.NodeProto) -> str:

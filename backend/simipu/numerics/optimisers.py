@@ -33,10 +33,11 @@ from onnxgraph import (
     iter_nodes,
     used_names,
 )
+from onnxgraph.opsets import QUANTIZE_HAS_TYPE
 
 from popef._tools.arrays import Array
 from simipu.numerics.bodies import find_constants
-from simipu.operators import operator_of
+from simipu.operators import Moves, names_where, operator_of
 
 Weights = Mapping[str, Array]
 
@@ -55,18 +56,11 @@ BIASES = ("WeightBiasQuantization",)
 PAIRS = ("DoubleQDQPairsRemover",)
 SPREAD = ("QDQPropagationTransformer",)
 TURNED = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
-_PASSED = ("Cast", "Dropout", "Identity")
-"""Operators that other optimisers may remove between the nodes of a pattern: a question of these
-rules alone."""
-_MOVES = ("Reshape", "Transpose")
-"""Operators that may stand between a product and the norm of its columns, in that pattern alone."""
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
-"""Operators with a bias as third input: a question of this rule alone."""
+_SUMMING = names_where(lambda entry: entry.keeps_sums)
+"""Products and convolutions, most of which may have a bias as third input."""
 _OPERANDS = 2
 _SQUARE = 2.0
 """Exponent of a norm."""
-_TYPED_OPSET = 21
-"""First opset in which QuantizeLinear has its type as an attribute."""
 _MAX_FACTOR = 2.0**40
 """Largest factor, and 1 by the least, that is moved into a product: its sums stay finite where the
 scaled operands do, for values that networks have."""
@@ -79,18 +73,19 @@ def find_unsafe_optimisers(
     its initializers without data. `inferred`: the model, or the one that it was lowered from, with
     known shapes."""
     kinds = {node.op_type for node in iter_nodes(model.graph)}
+    is_quantized = bool(kinds & {"DequantizeLinear", "QuantizeLinear"})
     looks = {
         NORMS: {"ReduceMean", "Sqrt"} <= kinds,
         RESIDUAL_NORMS: bool(kinds & {"LayerNormalization", "ReduceMean"}),
         FACTORS: "MatMul" in kinds and bool(kinds & {"Mul", "Div"}),
         INTEGERS: "MatMulInteger" in kinds,
         COLUMN_NORMS: {"MatMul", "BatchNormalization"} <= kinds,
-        BIASES: "DequantizeLinear" in kinds and bool(kinds & {*_BIASED}),
+        BIASES: "DequantizeLinear" in kinds and bool(kinds & _SUMMING),
         PAIRS: {"DequantizeLinear", "QuantizeLinear"} <= kinds,
-        SPREAD: bool(kinds & {"DequantizeLinear", "QuantizeLinear"}),
+        SPREAD: is_quantized,
         TURNED: {"Transpose", "QuantizeLinear"} <= kinds,
     }
-    left_out = [*ALWAYS, *(QUANTISED if kinds & {"DequantizeLinear", "QuantizeLinear"} else ())]
+    left_out = [*ALWAYS, *(QUANTISED if is_quantized else ())]
     if any(looks.values()):
         facts = _Facts.of(model, weights, inferred or infer_shapes(model))
         for names, is_safe in _RULES.items():
@@ -141,7 +136,9 @@ class _Facts:
         """Return the tensor that a tensor is a copy of, but for what other optimisers remove:
         casts, and operators whose second operand changes nothing."""
         while (maker := self.makers.get(name)) is not None:
-            passed = maker.input[0] if maker.op_type in _PASSED else self._unchanged(maker)
+            copies = operator_of(maker).moves_of(maker) is Moves.COPIED
+            is_passed = copies or maker.op_type == "Cast"
+            passed = maker.input[0] if is_passed else self._unchanged(maker)
             if not passed:
                 break
             name = passed
@@ -341,7 +338,10 @@ def _columns_are_safe(facts: _Facts) -> bool:
     outputs = {value.name for value in facts.graph.output}
     for node in facts.nodes("BatchNormalization"):
         name = node.input[0]
-        while name not in outputs and (maker := facts.maker(name, *_MOVES)) is not None:
+        while name not in outputs:
+            maker = facts.makers.get(facts.origin(name))
+            if maker is None or not operator_of(maker).keeps_elements:
+                break
             name = maker.input[0]
         if name in outputs:
             return False
@@ -364,7 +364,7 @@ def _spread_is_safe(facts: _Facts) -> bool:
     bodies = [body for node in facts.graph.node for body in iter_bodies(node)]
     if not facts.makers.keys().isdisjoint(name for body in bodies for name in used_names(body)):
         return False
-    if facts.opset < _TYPED_OPSET:
+    if facts.opset < QUANTIZE_HAS_TYPE:
         return True
     quantized = [node.input[0] for node in facts.nodes("DequantizeLinear")]
     quantized += [node.output[0] for node in facts.nodes("QuantizeLinear")]
@@ -386,7 +386,7 @@ def _turned_are_inner(facts: _Facts) -> bool:
 
 def _biases_are_codes(facts: _Facts) -> bool:
     """Return whether no quantised product has a bias of floats, which would be rounded."""
-    for node in facts.nodes(*_BIASED):
+    for node in facts.nodes(*_SUMMING):
         sides = [facts.maker(name, "DequantizeLinear") for name in node.input if name]
         if sides[0] is not None and len(sides) > _OPERANDS and sides[_OPERANDS] is None:
             return False

@@ -17,7 +17,8 @@ import onnx
 from onnxgraph import Tape, attribute
 
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
-from simipu.numerics.convolution import CONVOLUTIONS, convolve
+from simipu.numerics.convolution import convolve
+from simipu.operators import operator_of
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Number of input channels whose products are summed before they are rounded."""
@@ -38,7 +39,7 @@ class Operands:
     def has_partials(self, node: onnx.NodeProto) -> bool:
         """Return whether `add_product` can split the node: the sizes that it needs are known, and
         there are products to sum."""
-        if node.op_type in CONVOLUTIONS:
+        if operator_of(node).is_convolution:
             sizes = (*self.left[1:], *self.right, *self.result[1:])
             is_same_rank = len(self.left) == len(self.right) == len(self.result)
             return is_same_rank and None not in sizes and 0 not in sizes
@@ -57,7 +58,7 @@ def add_product(op: Tape, node: onnx.NodeProto, operands: Operands) -> str:
     """Add the nodes that compute a matrix product or a convolution in half partials, and return the
     name of the result, which is not yet rounded if a bias was added."""
     left, right, result = operands.left, operands.right, operands.result
-    if node.op_type in CONVOLUTIONS:
+    if operator_of(node).is_convolution:
         total = convolve(op, node, (left, right, result), operands.block, operands.round)
         return finish_product(op, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]
@@ -86,7 +87,7 @@ def _add_node(op: Tape, op_type: str, left: str, right: str, _shape: Shape | Non
 
 def finish_product(op: Tape, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
     """Add the bias and the scales of a Gemm or a convolution to its product."""
-    if node.op_type in CONVOLUTIONS:
+    if operator_of(node).is_convolution:
         if not has_bias(node):
             return total
         ones = [1] * (len(result) - 2)

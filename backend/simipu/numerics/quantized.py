@@ -22,14 +22,21 @@ from math import prod
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Tape, attribute, describe_node, find_opset, iter_graphs, replace_nodes
+from onnxgraph import (
+    ByOperator,
+    Tape,
+    attribute,
+    describe_node,
+    find_opset,
+    iter_graphs,
+    replace_nodes,
+)
+from onnxgraph.opsets import ROUND_EXISTS
 
 from simipu.errors import AcceleratorError
 
 MAX_TERMS = 258
 """Largest number of products of two codes, 255 * 255 each, whose sum is below 2^24."""
-_ROUND_OPSET = 11
-"""First opset with Round, and in which Clip and Slice take tensors."""
 _MATRIX_AXES = 2
 
 
@@ -51,6 +58,10 @@ class _Facts:
         return prod(size or 0 for size in self.shape_of(node, name)) == 1
 
 
+_REWRITES = ByOperator[Callable[[Tape, onnx.NodeProto, _Facts], None]]()
+"""Operators with what rewrites them."""
+
+
 def quantize_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     """Change `model`, in place, so that OpenVINO computes its quantized numbers as the standard
     defines them, and return whether anything was changed. `inferred` is the same model with its
@@ -63,10 +74,10 @@ def quantize_exactly(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
             op = Tape(f"{node.output[0]}/quantized") if rewrite else Tape("")
             if rewrite is not None:
                 rewrite(op, node, facts)
-            if op.nodes and opset < _ROUND_OPSET:
+            if op.nodes and opset < ROUND_EXISTS:
                 raise AcceleratorError(
                     f"{describe_node(node)} is not exact in opset {opset}; remove the accelerator, "
-                    f"or convert the model to opset {_ROUND_OPSET} or later"
+                    f"or convert the model to opset {ROUND_EXISTS} or later"
                 )
             nodes += op.nodes or [node]
             is_changed |= bool(op.nodes)
@@ -90,6 +101,7 @@ def _collect(inferred: onnx.ModelProto) -> _Facts:
     return _Facts(types, shapes)
 
 
+@_REWRITES.register("QuantizeLinear")
 def _quantize(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Round x / scale before QuantizeLinear."""
     source, scale = node.input[:2]
@@ -107,6 +119,7 @@ def _quantize(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     op.nodes.append(quantized)
 
 
+@_REWRITES.register("DynamicQuantizeLinear")
 def _quantize_dynamically(op: Tape, node: onnx.NodeProto, _facts: _Facts) -> None:
     """Compute the codes of DynamicQuantizeLinear from its scale and zero point."""
     codes, scale, zero = node.output
@@ -125,6 +138,7 @@ def _finish(op: Tape, result: str, rounded: str, zero: str, kind: int) -> None:
     op.add_as(result, "Cast", op.add("Clip", total, *limits), to=kind)
 
 
+@_REWRITES.register("QLinearMatMul")
 def _scale_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Compute QLinearMatMul as MatMulInteger, and quantize the sums."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.input
@@ -135,6 +149,7 @@ def _scale_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     _requantize(op, node, total.output[0], (a_scale, b_scale, y_scale, y_zero), facts)
 
 
+@_REWRITES.register("QLinearConv")
 def _scale_convolution(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     """Compute QLinearConv as ConvInteger, add the bias, and quantize the sums."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = node.input
@@ -168,6 +183,7 @@ def _add_split(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
         op.nodes.append(node)
 
 
+@_REWRITES.register("MatMulInteger")
 def _split_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     left, right = (facts.shape_of(node, name) for name in node.input[:2])
     axis = -min(len(right), _MATRIX_AXES)
@@ -178,6 +194,7 @@ def _split_matmul(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
         _split(op, node, terms, MAX_TERMS, (-1, axis))
 
 
+@_REWRITES.register("ConvInteger")
 def _split_convolution(op: Tape, node: onnx.NodeProto, facts: _Facts) -> None:
     filters = facts.shape_of(node, node.input[1])
     if None in filters:
@@ -227,14 +244,3 @@ def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     return copy
-
-
-_REWRITES: Mapping[str, Callable[[Tape, onnx.NodeProto, _Facts], None]] = {
-    "ConvInteger": _split_convolution,
-    "DynamicQuantizeLinear": _quantize_dynamically,
-    "MatMulInteger": _split_matmul,
-    "QLinearConv": _scale_convolution,
-    "QLinearMatMul": _scale_matmul,
-    "QuantizeLinear": _quantize,
-}
-"""Operators with what rewrites them, on this accelerator alone."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,9 @@ from onnxgraph import Tape, attribute, iter_bodies, replace_nodes
 
 from simipu.numerics.blocks import pad_end
 from simipu.numerics.kernels import RECURRENT, make_kernel
+from simipu.operators import operator_of
 from simipu.operators.ranges import add_range_check
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-"""Operators of this module, with their number of gates. The order of gates is ONNX's: i, o, f, c of
-an LSTM, and z, r, h of a GRU."""
-_FUNCTIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-"""Default activation functions of one direction."""
 _STEP_AXES = 3
 _X, _W, _R, _B, _LENGTHS, _H, _C, _P = range(8)
 """Indices of the inputs."""
@@ -40,9 +37,15 @@ _INFINITE = 0x7C00
 """Bits of the half that stands for no clipping."""
 _GATE_COLUMNS = 16
 """Multiple to which the columns of a gate are padded in the kernel's weights."""
-_CELLS = {"RNN": 0, "LSTM": 1, "GRU": 2}
-"""Numbers of the cells in `enum cell` of kernels.h, which only the kernel of this module reads."""
-_CELL_RESET_AFTER = 3
+
+
+class _Cell(IntEnum):
+    """Cells of the kernel: `enum cell` of kernels.h."""
+
+    RNN = 0
+    LSTM = 1
+    GRU = 2
+    GRU_RESET_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,9 @@ def _read_activations(node: onnx.NodeProto) -> tuple[Activation, ...] | None:
     parameters take them from the attributes' lists in order, and the default after the end."""
     directions = 2 if _direction(node) == "bidirectional" else 1
     names = [each.decode().lower() for each in attribute(node, "activations", [])]
-    names = names or [name.lower() for name in _FUNCTIONS[node.op_type]] * directions
-    if len(names) != len(_FUNCTIONS[node.op_type]) * directions or not _ACTIVATIONS.keys() >= {
-        *names
-    }:
+    defaults = [name.lower() for name in operator_of(node).activations] * directions
+    names = names or defaults
+    if len(names) != len(defaults) or not _ACTIVATIONS.keys() >= {*names}:
         return None
     given = [iter(attribute(node, f"activation_{name}", [])) for name in ("alpha", "beta")]
     return tuple(
@@ -143,7 +145,7 @@ class Recurrence:
     ) -> Recurrence | None:
         """Return the recurrence of a node in half, or None for another node, and for one whose
         sizes are unknown or whose input is empty."""
-        if node.op_type not in GATES or node.domain or attribute(node, "layout", 0):
+        if not operator_of(node).gates or attribute(node, "layout", 0):
             return None
         x, w, r = (dims.get(name, ()) for name in node.input[: _R + 1])
         is_half = all(
@@ -167,7 +169,7 @@ class Recurrence:
     @property
     def gates(self) -> int:
         """Number of gates."""
-        return GATES[self.kind]
+        return operator_of(self.node).gates
 
     @property
     def reversed(self) -> tuple[bool, ...]:
@@ -201,7 +203,7 @@ class Recurrence:
 
     def functions(self, direction: int) -> tuple[Activation, ...]:
         """Return the activation functions f, g and h of a direction."""
-        count = len(_FUNCTIONS[self.kind])
+        count = len(operator_of(self.node).activations)
         return self.activations[direction * count : (direction + 1) * count]
 
 
@@ -465,7 +467,7 @@ def add_kernel(
         inputs,
         outputs[0],
         [],
-        cell=_CELL_RESET_AFTER if recurrence.resets_after else _CELLS[recurrence.kind],
+        cell=_Cell.GRU_RESET_AFTER if recurrence.resets_after else _Cell[recurrence.kind],
         hidden=recurrence.hidden,
         block=block,
         directions=len(recurrence.reversed),

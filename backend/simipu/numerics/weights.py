@@ -30,11 +30,12 @@ from onnxgraph import (
     iter_bodies,
     iter_nodes,
     iter_reads,
+    make_cast,
     replace_nodes,
 )
 
 from popef._tools.arrays import Array
-from simipu.numerics.kernels import Codes
+from simipu.numerics.kernels import Codes, takes_narrow
 from simipu.numerics.options import Numerics
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
@@ -95,6 +96,29 @@ def widen_tensor(tensor: onnx.TensorProto) -> None:
     else:
         value = decode(np.frombuffer(tensor.raw_data, np.uint8), quarter).reshape(tensor.dims)
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+def settle_weights(
+    graph: onnx.GraphProto, halves: Container[str], coded: Container[str], given: Container[str]
+) -> None:
+    """Keep `given` weights, and those that only kernels and Gather read, as halves or codes; widen
+    the others."""
+    stored = {t.name for t in graph.initializer if t.name in halves}
+    for name, place, node in iter_readers(graph):
+        if name in stored and not takes_narrow(node, place):
+            stored.discard(name)
+    for tensor in graph.initializer:
+        if tensor.name in coded:
+            tensor.data_type = TensorProto.UINT8
+        elif tensor.name not in stored and tensor.name not in given:
+            widen_tensor(tensor)
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        if node.op_type == "Gather" and node.input[0] in stored:
+            wide, node.output[0] = node.output[0], f"{node.output[0]}/half"
+            nodes.append(make_cast(node.output[0], wide, TensorProto.FLOAT))
+    replace_nodes(graph, nodes)
 
 
 MIN_BYTES = 1 << 16

@@ -14,10 +14,10 @@ from onnxgraph import Results, Site, Tape, attribute
 
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
-from simipu.operators.formulas.layout import ViewRule, transposed_view
+from simipu.operators.formulas.layout import ViewRule
 from simipu.operators.formulas.moving import copy_between_ipus, gather, gather_elements, move, remap
 from simipu.operators.formulas.work import Context, Work
-from simipu.operators.rules.computing import elementwise
+from simipu.operators.rules.computing import cumulative, elementwise, reduce
 from simipu.operators.rules.places import Rule
 
 Formula = Callable[[Context], Work]
@@ -124,6 +124,59 @@ class Family(Enum):
     OTHER = auto()
 
 
+class Moves(Enum):
+    """How an operator that computes nothing places the elements of its data in its result. Scatters
+    have none: with `reduction` they compute."""
+
+    COPIED = auto()
+    """Each element stays in its place."""
+    SQUEEZED = auto()
+    """The order stays; axes of one element come or go."""
+    RESHAPED = auto()
+    """The order stays, in another shape."""
+    PERMUTED = auto()
+    """Each element is there once, in another order."""
+    REPEATED = auto()
+    """Each element is there at least once, along axes that grow."""
+    JOINED = auto()
+    """The elements of all inputs, side by side."""
+    SELECTED = auto()
+    """Some of the elements, perhaps several times, or with a fill."""
+
+
+_IN_ORDER = (Moves.COPIED, Moves.SQUEEZED, Moves.RESHAPED)
+
+
+class Terms(Enum):
+    """What an operator adds up, before a root if it takes one."""
+
+    SIGNED = auto()
+    """Terms of either sign, which may cancel."""
+    MAGNITUDES = auto()
+    """Absolute values or squares, which never cancel."""
+
+
+class OfLarge(Enum):
+    """What an operator makes of large numbers. Only operators with which exporters write norms,
+    activations and softmaxes have an entry; those that move elements, and sums, keep them large."""
+
+    LARGE = auto()
+    """The result is large, too."""
+    SMALL = auto()
+    """The result is small again: a root, a quotient, a share."""
+
+
+class Task(Enum):
+    """What a network is for that has an operator which few others have."""
+
+    AUDIO = auto()
+    """Spectra at the front."""
+    DETECTION = auto()
+    """Boxes at the end."""
+    ENLARGING = auto()
+    """Larger images: pyramids of detectors, segmentation and generators; no classifier."""
+
+
 class Indexing(Enum):
     """How the values of an operator's second input select elements of its first one."""
 
@@ -171,9 +224,34 @@ class Operator:
     are of poplin, powers, means, norms and resampling of popops and popnn."""
     reads_scalars: bool = False
     """True if its cost depends on the value of a constant: an exponent, an axis."""
-    keeps_order: bool = False
-    """True if its result has the elements of its first input, in the same order, in another shape
-    at most."""
+    moves: Moves | None = None
+    """How it places the elements of its data, its first input. None: it computes, or makes
+    elements of its own."""
+    adds: Terms | None = None
+    """What it adds up, if its results are sums."""
+    of_large: OfLarge | None = None
+    """What it makes of large numbers."""
+    applies_masks: bool = False
+    """True if models apply it to masks: an input that such operators read holds 0 and 1."""
+    orders: bool = False
+    """True if it compares by size, which IEEE 754 calls invalid for NaN."""
+    positives_only: bool = False
+    """True if its result is no number for negative inputs."""
+    keeps_single: bool = False
+    """True if it is a reduction that returns a single element unchanged."""
+    is_integer_product: bool = False
+    """True if its operands have 8 bits, and its result is their unscaled sums of 32 bits."""
+    broadcasts_one_way: bool = False
+    """True if only its second input is broadcast (the standard's unidirectional broadcasting)."""
+    aligned: Sequence[int] = ()
+    """Inputs that are not broadcast, and so have as many rows as the others."""
+    gates: int = 0
+    """Number of gates of a recurrent network. Their order is ONNX's: i, o, f, c of an LSTM, and z,
+    r, h of a GRU."""
+    activations: Sequence[str] = ()
+    """Default activation functions of one direction of a recurrent network."""
+    task: Task | None = None
+    """What networks with it are for."""
     reads_shape: bool = False
     """True if it reads only the shape of its input, not its values."""
     tensors_only: bool = True
@@ -192,6 +270,19 @@ class Operator:
     """True if ONNX Runtime reads a mapped weight in place. For other operators its optimizers
     rewrite the weights, such as convolutions' into a layout of their own, and some optimizers
     ignore a value that was given."""
+    widened_late: bool = False
+    """True if older opsets have fewer integer types for it than the newest, or none."""
+    int64_inputs: Sequence[int] = ()
+    """Inputs that keep 64 bits. The standard allows 32, but ONNX's shape inference (1.23) or
+    definition does not, or ONNX Runtime (1.23) lacks kernels for all combinations of types."""
+    wrong_in_reference: bool = False
+    """True if the onnx reference deviates from the standard for some attributes, opsets or shapes,
+    as comparing random graphs with ONNX Runtime has shown."""
+    ignored_by_reference: Sequence[str] = ()
+    """Attributes that the onnx reference ignores although they change answers."""
+    in_float_on_openvino: bool = False
+    """True if OpenVINO computes its whole numbers in float, beside those of products and
+    reductions."""
     last_opset: int = 0
     """Last opset for which ONNX Runtime has a kernel, if the standard has newer versions of the
     operator, or has removed it; 0: no limit."""
@@ -211,6 +302,8 @@ class Operator:
     """Check for faults that shape inference does not detect."""
     meaning: str = ""
     """Meaning of the operator, in words, if the standard does not define it."""
+    stands_for: str = ""
+    """Operator of the standard that passes write as this one; users know its name only."""
     data_type: bytes = b""
     """Default of the attribute `dataType`, which names the type of its results, if it has one."""
     indexing: Indexing | None = None
@@ -225,6 +318,8 @@ class Operator:
     """Reason why it cannot be compiled, if so."""
     is_random: bool = False
     """True if its values differ from run to run, whatever its inputs."""
+    draws_if: int | None = None
+    """Input with which it draws, too: the one that switches training on."""
     counts_data: bool = False
     """True if the number of its results depends on the data."""
 
@@ -246,7 +341,13 @@ class Operator:
     @property
     def keeps_elements(self) -> bool:
         """Return whether its result has each element of its first input once, in any order."""
-        return self.keeps_order or self.view is transposed_view
+        return self.keeps_order or self.moves is Moves.PERMUTED
+
+    @property
+    def keeps_order(self) -> bool:
+        """Return whether its result has the elements of its first input, in the same order, in
+        another shape at most."""
+        return self.moves in _IN_ORDER and self.draws_if is None
 
     @property
     def is_elementwise(self) -> bool:
@@ -259,11 +360,37 @@ class Operator:
         computes = attribute(node, "reduction", b"none") in (b"add", b"mul")
         return Rounding.ROUNDED if self.rounding is Rounding.EXACT and computes else self.rounding
 
+    def draws(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node of this operator draws random numbers, or may: Dropout does if it
+        has the input that switches training on, whose value may be known only at run time."""
+        place = self.draws_if
+        return self.is_random or (place is not None and any(node.input[place : place + 1]))
+
+    def moves_of(self, node: onnx.NodeProto) -> Moves | None:
+        """Return how a node of this operator moves elements; None if it draws."""
+        return None if self.draws(node) else self.moves
+
+    @property
+    def is_reduction(self) -> bool:
+        """Return whether it reduces the axes that an attribute or its second input names."""
+        return self.rows is reduce
+
+    @property
+    def sums_along_axes(self) -> bool:
+        """Return whether its results are sums of elements along axes, or have a root of them."""
+        return self.adds is not None and self.rows in (reduce, cumulative)
+
     @property
     def is_product(self) -> bool:
         """Return whether it is a product whose operands may have 8 bits, and whose sums may be kept
         in half."""
         return self.rounding is Rounding.PRODUCT
+
+    @property
+    def is_convolution(self) -> bool:
+        """Return whether it is a convolution whose sums may be kept in half; others of the family
+        have integers, or offsets."""
+        return self.family is Family.CONVOLUTION and self.keeps_sums
 
     @property
     def keeps_sums(self) -> bool:

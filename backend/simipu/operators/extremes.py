@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import Results, Site, Tape, attribute
-from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
+from onnxgraph.opsets import IS_NAN_EXISTS, SOFTMAX_HAS_ONE_AXIS
 
 from simipu.operators.entry import Body, GraphContext
 
@@ -31,8 +31,6 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 """Element types of the computed graph that have a NaN."""
 _NARROW = TensorProto.FLOAT8E4M3FN
 """First of the element types of 8 bits and less, some of which have a NaN."""
-_IS_NAN_OPSET = 9
-"""First opset with IsNaN."""
 _SCATTERED = 2
 """Input of a scatter that is written."""
 _MIN_ROW = 32
@@ -159,7 +157,7 @@ def _row_size(name: str, around: GraphContext) -> int:
 
 def _find_nan(op: Tape, source: str, opset: int, kind: int) -> str:
     """Add the truths that say where a tensor, of the type `kind`, is NaN."""
-    if opset >= _IS_NAN_OPSET:
+    if opset >= IS_NAN_EXISTS:
         return op.add("IsNaN", source)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     is_less = op.add("Less", source, op.constant(np.inf, dtype))

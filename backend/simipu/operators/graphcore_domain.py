@@ -33,12 +33,23 @@ from onnxgraph import (
     like_first_input,
     register_stand_in,
 )
+from onnxgraph.opsets import GELU_EXISTS
 
 from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
-from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator, Rounding, Shapes
+from simipu.operators.entry import (
+    Body,
+    Family,
+    Formula,
+    GraphContext,
+    Moves,
+    Operator,
+    Rounding,
+    Shapes,
+)
+from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
-from simipu.operators.formulas.elementwise import ERF, Elementwise
+from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.layout import linear
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.formulas.work import Context, Work
@@ -57,8 +68,6 @@ MASKED = -10_000.0
 float too, and no sum with a score exceeds the range of half, as the lowest half would."""
 _FLAT = 2
 """Rank (rows and channels) at which a norm of one group is a layer norm."""
-_GELU_OPSET = 20
-"""First opset in which the standard has Gelu."""
 
 
 def _standard(op_type: str) -> Body:
@@ -77,7 +86,7 @@ def _gelu(op: Tape, site: Site[GraphContext]) -> Results:
     """Add a Gelu by the tanh formula, the only one of the chip. `approximate` none, an extension of
     this project, gives the exact result that the exporter meant."""
     is_exact = site.get("approximate", "tanh") == "none"
-    if op.opset >= _GELU_OPSET:
+    if op.opset >= GELU_EXISTS:
         return op.Gelu(site.x, approximate="none" if is_exact else "tanh")
     return op.add("Gelu" if is_exact else "FastGelu", site.x, domain=KERNEL_DOMAIN)
 
@@ -239,19 +248,21 @@ def _like(
     return {name: Operator(rows.elementwise, cost=cost, body=body, meaning=meaning, **entry)}
 
 
-_COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
-_LOGICAL = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
-_INFINITE = Elementwise(InnerLoop(9, 4), InnerLoop(9, 2))
-_CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
+def _renamed(
+    name: str, standard: str, cost: Formula, meaning: str = "", **entry: Any
+) -> dict[str, Operator]:
+    return _like(name, cost, _standard(standard), meaning or standard, stands_for=standard, **entry)
+
+
 _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
-"""Cost of a comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
-_GELU = Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))
+"""Cost of a comparison and a choice for each score (those of ORDERED and CHOSEN)."""
 _FAST_NORM = Operator(
     rows.inner_axes,
     family=Family.NORM,
     cost=reducing.fast_norm,
     body=_fast_norm,
     meaning="a layer norm over the last axis, whatever the rank; one group only",
+    stands_for="LayerNormalization",
 )
 _OF_NOT_ZERO = "1 where there is something, else 0, in the type of its input"
 _OF_MAPPING = "its input, whose modelled mapping a compilation logs"
@@ -259,8 +270,10 @@ _SOFTMAX = Operator(
     rows.along(-1),
     cost=reducing.fast_softmax,
     body=expansions.softmax,
+    family=Family.SOFTMAX,
     rounding=Rounding.BOUNDED,
     meaning="Softmax along one axis (default -1) in every opset",
+    stands_for="Softmax",
 )
 
 CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
@@ -271,6 +284,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             apart=(1, 2),
             cost=reducing.channel_norm,
             body=_group_norm,
+            stands_for="LayerNormalization",
             meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer "
             "norm; further results are mean and inverse deviation of each group",
         ),
@@ -286,26 +300,26 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "SoftmaxV3": _SOFTMAX,
         **_like(
             "Gelu",
-            _GELU,
+            ew.GELU,
             _gelu,
             "the tanh form, as PopART computes it; with `approximate` none, which is ours, the "
             "exact form",
             in_place=(0,),
         ),
-        **_like("ErfV2", ERF, _standard("Erf"), "Erf", rounding=Rounding.BOUNDED),
-        **_like("RoundV2", _COMPARED, _standard("Round"), "Round: halves to even", rounding=EXACT),
-        **_like("IsInfV2", _INFINITE, _standard("IsInf"), "IsInf"),
-        **_like("WhereV2", _CHOSEN, _standard("Where"), "Where", rounding=EXACT),
-        **_like("NotZero", _LOGICAL, _not_zero, _OF_NOT_ZERO, rounding=EXACT),
-        **_like("LeakyRelu", _COMPARED, _standard("LeakyRelu"), "LeakyRelu", in_place=(0,)),
-        **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT, keeps_order=True),
+        **_renamed("ErfV2", "Erf", ew.ERF, rounding=Rounding.BOUNDED),
+        **_renamed("RoundV2", "Round", ew.COMPARED, "Round: halves to even", rounding=EXACT),
+        **_renamed("IsInfV2", "IsInf", ew.INFINITE),
+        **_renamed("WhereV2", "Where", ew.CHOSEN, rounding=EXACT, applies_masks=True),
+        **_like("NotZero", ew.ORDERED, _not_zero, _OF_NOT_ZERO, rounding=EXACT, applies_masks=True),
+        **_renamed("LeakyRelu", "LeakyRelu", ew.COMPARED, in_place=(0,)),
+        **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT, moves=Moves.COPIED),
         **_like(
             "Remap",
             moves.remap,
             pass_on,
             "its input, laid out anew: a copy of it",
             rounding=EXACT,
-            keeps_order=True,
+            moves=Moves.COPIED,
         ),
         "AttentionMask": Operator(
             rows=rows.attention_mask,
@@ -313,6 +327,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             cost=_MASK,
             body=_attention_mask,
             data_type=b"FLOAT",
+            applies_masks=True,
             meaning="of segments [batch, tokens] and scores, of which only the shape counts, "
             f"[batch, 1, tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of "
             "two; padding, segment 0, sees padding",
@@ -322,6 +337,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             cost=moves.move,
             body=_split_inputs,
             rounding=EXACT,
+            moves=Moves.SELECTED,
             meaning="the rows of its input, each as a tensor of `shape`",
         ),
         **PACKING,

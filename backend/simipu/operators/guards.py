@@ -12,18 +12,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Results, Site, Tape, Value, attribute, expansions, is_unconditional
+from onnxgraph.opsets import CONSTANT_OF_SHAPE_EXISTS, OPERANDS_BROADCAST
 
 from simipu.operators.entry import Body, GraphContext
 from simipu.operators.ranges import narrow_input
 
-_BROADCASTING = 7
-"""First opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
 _RECURRENT, _FIRST_STATE = 2, 5
 """Index of the input of a recurrent network that is its first hidden state; that of an LSTM's cells
 is the next."""
-_FILLS = 9
-"""First opset with ConstantOfShape."""
 _WIDER: Mapping[int, int] = {
     TensorProto.INT8: TensorProto.INT32,
     TensorProto.INT16: TensorProto.INT32,
@@ -89,7 +86,8 @@ def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     steps, rows, features = around.shapes.get(node.input[0], (None,) * 3)
     if 0 in (steps, rows):
         # Before opset 9 no operator makes a tensor of a size that is computed.
-        can_fill = None not in (steps, rows) or (steps == 0 and around.opset >= _FILLS)
+        has_fill = around.opset >= CONSTANT_OF_SHAPE_EXISTS
+        can_fill = None not in (steps, rows) or (steps == 0 and has_fill)
         return _recur_over_nothing if can_fill and _find_hidden(node, around) else None
     return _recur_without_features if features == 0 else None
 
@@ -191,7 +189,7 @@ def remainder(node: onnx.NodeProto, around: GraphContext) -> Body | None:
 def _can_trap(node: onnx.NodeProto, around: GraphContext) -> bool:
     """Return whether the divisor of a node is an integer that may be 0 or -1."""
     kind = _find_kind(node, around)
-    if kind not in _WIDER or around.opset < _BROADCASTING:
+    if kind not in _WIDER or around.opset < OPERANDS_BROADCAST:
         return False
     constant = around.constants.get(node.input[1])
     if constant is None:

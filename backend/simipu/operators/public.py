@@ -3,8 +3,13 @@
 from typing import TYPE_CHECKING
 
 from simipu.operators.entry import Family as Family
+from simipu.operators.entry import Indexing as Indexing
+from simipu.operators.entry import Moves as Moves
+from simipu.operators.entry import OfLarge as OfLarge
 from simipu.operators.entry import Operator as Operator
 from simipu.operators.entry import Rounding as Rounding
+from simipu.operators.entry import Task as Task
+from simipu.operators.entry import Terms as Terms
 from simipu.operators.formulas.work import Layer as Layer
 from simipu.operators.graphcore_domain import CHIP_OPERATORS as CHIP_OPERATORS
 from simipu.operators.graphcore_domain import TYPED as TYPED

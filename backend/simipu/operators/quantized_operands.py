@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Results, Site, Tape, Value, attribute
+from onnxgraph.opsets import GEMM_BIAS_IS_OPTIONAL
 
 from simipu.operators.entry import Body, GraphContext
 
@@ -25,8 +26,6 @@ _SCALE, _ZERO_POINT = 1, 2
 """Inputs of QuantizeLinear and DequantizeLinear."""
 _BIAS = 2
 """Input of Gemm."""
-_NO_BIAS_OPSET = 11
-"""First opset in which the bias of Gemm is optional."""
 _SCALE_BOUND = 1e-5
 """Relative distance of a bias's scale from the product of the others', which quantisers round."""
 _TYPE = "output_dtype"
@@ -92,7 +91,7 @@ def biased(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     has_bias = len(scales) == len(makers)
     if (has_bias and _is_scale_of_sums(*scales)) or len(scales) < _BIAS:
         return None
-    if around.opset >= _NO_BIAS_OPSET and attribute(node, "beta", 1.0) == 1:
+    if around.opset >= GEMM_BIAS_IS_OPTIONAL and attribute(node, "beta", 1.0) == 1:
         return _add_bias_behind
     return partial(_keep_float, place=_BIAS) if has_bias else None
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,7 +18,8 @@ from oracles import unoptimised_session
 from sample_models import make_model
 from simipu import LoadError, RunError
 from simipu.engines.computed import Lowered
-from simipu.engines.reference import IGNORED_ATTRIBUTES, WRONG_OPERATORS, ReferenceGraph
+from simipu.engines.reference import ReferenceGraph
+from simipu.operators import OPERATORS
 
 F, D, U32, I64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.UINT32, TensorProto.INT64
 OLDEST = 7
@@ -67,7 +69,11 @@ def find_ignored():
     tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 17), reason="an older reference"
 )
 def test_the_attributes_that_the_reference_ignores_are_listed():
-    listed = {(op_type, name) for op_type, names in IGNORED_ATTRIBUTES.items() for name in names}
+    listed = {
+        (op_type, name)
+        for op_type, operator in OPERATORS.items()
+        for name in operator.ignored_by_reference
+    }
     assert find_ignored() <= listed | HARMLESS
 
 
@@ -140,7 +146,8 @@ def test_an_operator_that_the_reference_computes_wrongly_is_refused():
 
 
 def test_an_attribute_that_the_reference_ignores_is_refused(monkeypatch):
-    monkeypatch.setattr("simipu.engines.reference.IGNORED_ATTRIBUTES", {"ReduceSum": {"keepdims"}})
+    ignoring = replace(OPERATORS["ReduceSum"], ignored_by_reference=("keepdims",))
+    monkeypatch.setattr("simipu.engines.reference.find_operator", lambda _op_type: ignoring)
     node = helper.make_node("ReduceSum", ["x"], ["y"], name="culprit", keepdims=0)
     model = make_model([node], {"x": (U32, (2,))}, {"y": (U32, ())}, {})
     with pytest.raises(RunError, match=r"node 'culprit'.*ignores its attribute 'keepdims'"):
@@ -164,7 +171,7 @@ def test_a_loop_beside_an_operator_without_a_kernel_is_refused():
     loop = helper.make_node("Loop", ["trips", "", "x"], ["y"], name="loop", body=body)
     shapes = {"x": (F, X.shape)}, {"y": (F, X.shape), "total": (F, (1, 1, 1))}
     model = make_model([loop, *NO_KERNEL], *shapes, {"trips": np.array(2)})
-    assert "Loop" in WRONG_OPERATORS
+    assert OPERATORS["Loop"].wrong_in_reference
     with pytest.raises(LoadError, match=r"node 'loop'.* the onnx reference computes Loop wrongly"):
         compute(model, {"x": X})
 

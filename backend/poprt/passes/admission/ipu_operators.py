@@ -22,7 +22,7 @@ import onnx
 from onnx import AttributeProto, defs
 from onnxgraph import CHIP_DOMAIN, STANDARD_DOMAINS, iter_nodes
 from simipu import CompileError
-from simipu.operators import IPU_COPY, find_operator
+from simipu.operators import IPU_COPY, Family, find_operator, names_where
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
@@ -45,14 +45,17 @@ ACCEPTED: Mapping[tuple[str, str], tuple[Any, ...]] = {
     ("Resize", "exclude_outside"): (0,),
     ("TopK", "sorted"): (1,),
     ("LSTM", "direction"): (b"forward",),
-    **{(name, "activation_alpha"): () for name in ("GRU", "LSTM", "RNN")},
-    **{(name, "activation_beta"): () for name in ("GRU", "LSTM", "RNN")},
-    **{(name, "clip"): () for name in ("GRU", "LSTM", "RNN")},
+    **{
+        (name, attribute): ()
+        for name in names_where(lambda entry: entry.family is Family.RECURRENT)
+        for attribute in ("activation_alpha", "activation_beta", "clip")
+    },
     ("GRU", "activations"): (),
-    **{(name, "input_forget"): (0,) for name in ("GRU", "LSTM")},
+    ("GRU", "input_forget"): (0,),
+    ("LSTM", "input_forget"): (0,),
     **{
         (name, "seed"): ()
-        for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+        for name in names_where(lambda entry: entry.is_random and bool(entry.sdk))
     },
 }
 """[P] Attributes that PopART accepts with some values only. Each value of a list must be accepted;

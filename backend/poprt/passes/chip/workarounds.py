@@ -12,25 +12,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import INTEGER_TYPES, GraphView, Results, Shape, Site, Tape, Value, type_name
-from simipu.operators import names_where
+from simipu.operators import names_where, operator_of
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.patterns import Op, Var
 from poprt.rewrite.rules import NodeRule
-
-_SETTINGS = frozenset(
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSumSquare Resize".split()
-)
-"""Operators with one data input among those of floats only; their other inputs are axes, scales and
-sizes, which keep their types."""
-
-_WIDENED = frozenset(
-    "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub "
-    "Sum".split()
-)
-"""Operators whose older versions support fewer integer types than their newest, or none."""
-_COMPARING = frozenset(("Greater", "Less"))
-"""Operators whose results are booleans, which are not cast back."""
 
 _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -45,7 +31,7 @@ class WidenIntegers(NodeRule):
     write such nodes, though the standard has them later only.
     """
 
-    op_types = _WIDENED
+    op_types = names_where(lambda entry: entry.widened_late)
     prefix = "wide"
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
@@ -57,11 +43,14 @@ class WidenIntegers(NodeRule):
         )
         if wide == element_type:
             return None
-        is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
-        places = [0] if is_reduced else [place for place, name in enumerate(node.input) if name]
-        return _compute_in(
-            wide, op, node, places, None if node.op_type in _COMPARING else element_type
-        )
+        is_compared = site.facts.type(node.output[0]) == TensorProto.BOOL
+        return _compute_in(wide, op, node, _find_data(node), None if is_compared else element_type)
+
+
+def _find_data(node: onnx.NodeProto) -> list[int]:
+    """Return the inputs of data: others, as axes and sizes, keep their types."""
+    shaped_by = operator_of(node).shaped_by
+    return [place for place, name in enumerate(node.input) if name and place not in shaped_by]
 
 
 def _compute_in(
@@ -101,8 +90,9 @@ class FloatOpsWorkaround(NodeRule):
         """Return the node between Casts, if it reads integers."""
         node, view = site.node, site.facts
         result = view.type(node.output[0])
-        count = 1 if node.op_type in _SETTINGS else len(node.input)
-        wide = [place for place in range(count) if view.type(node.input[place]) in INTEGER_TYPES]
+        wide = [
+            place for place in _find_data(node) if view.type(node.input[place]) in INTEGER_TYPES
+        ]
         if not wide or 0 not in wide:
             return None
         return _compute_in(TensorProto.FLOAT, op, node, wide, result or view.type(node.input[0]))

@@ -39,7 +39,7 @@ from onnxgraph import (
 )
 from simipu import CompileError, CompileMemoryError, measure
 from simipu.numerics import QUARTERS
-from simipu.operators import find_operator, names_where
+from simipu.operators import find_operator, names_where, operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
@@ -53,9 +53,9 @@ model needs 3."""
 _MAX_STEPS = 8
 """Maximum number of steps back from a result that is too large to results that are not; a known
 model needs 2."""
-_NOT_FOLDED = names_where(
-    lambda entry: entry.is_random or entry.taken_apart or not entry.tensors_only
-) | {"DequantizeLinear"}
+_NOT_FOLDED = names_where(lambda entry: entry.taken_apart or not entry.tensors_only) | {
+    "DequantizeLinear"
+}
 """Operators whose results cannot become initializers, and one whose result does not: 8-bit weights
 stay 8-bit, as ONNX Runtime's optimiser leaves them."""
 
@@ -226,7 +226,7 @@ def _may_fold(node: onnx.NodeProto) -> bool:
     return (
         node.domain in STANDARD_DOMAINS
         and node.op_type not in _NOT_FOLDED
-        and not (node.op_type == "Dropout" and len(node.input) > 2)  # noqa: PLR2004  it may train
+        and not operator_of(node).draws(node)
         and not any(iter_bodies(node))
     )
 

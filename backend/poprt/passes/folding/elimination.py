@@ -38,7 +38,7 @@ from onnxgraph import (
     used_names,
 )
 from simipu import ORT_ERRORS
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
@@ -145,7 +145,7 @@ class _Known:
             place, node = self.makers.get(required, (-1, None))
             if required in self.constants and has_data(self.constants[required]):
                 constants[required] = self.constants[required]
-            elif node is None or find_operator(node.op_type).is_random or any(iter_bodies(node)):
+            elif node is None or operator_of(node).draws(node) or any(iter_bodies(node)):
                 return None
             elif place not in nodes:
                 nodes[place] = node
@@ -232,8 +232,7 @@ class EliminateDuplicateNodes(GraphRule):
         for DeBERTa remove the Casts of each layer and expect each layer to have its own."""
         return node.domain in STANDARD_DOMAINS and not (
             node.op_type == "Cast"
-            or find_operator(node.op_type).is_random
-            or node.op_type == "Dropout"
+            or operator_of(node).draws(node)
             or any(iter_bodies(node))
             or sum(entry.ByteSize() for entry in node.attribute) > _MAX_COMPARED_BYTES
         )

@@ -11,21 +11,14 @@ import numpy as np
 import onnx
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from onnxgraph import STANDARD_DOMAINS, find_opset, has_data, read_array
+from onnxgraph import KEEPS_SIZE, STANDARD_DOMAINS, find_opset, has_data, read_array
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 
 MAX_ELEMENTS = 4_096
 """Maximum number of elements of a constant that is computed on the way: positions, counts and
 conditions have one, offsets some."""
-_COUNTING = frozenset(
-    (
-        "Add And Cast Concat Constant Div Equal Gather Greater GreaterOrEqual Identity Less "
-        "LessOrEqual Max Min Mod Mul Not Or Reshape Shape Size Slice Squeeze Sub Unsqueeze Where"
-    ).split()
-)
-"""Operators that are computed on the way: those with which exporters count turns and positions, and
-which make nothing much larger than what they read. No fact of their entries says both."""
 
 
 class SmallConstants:
@@ -51,10 +44,10 @@ class SmallConstants:
     def follow(self, node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Compute the result of a node, if it counts something and its inputs are known. `shapes`
         are those of tensors that are not."""
-        if node.domain not in STANDARD_DOMAINS or node.op_type not in _COUNTING:
+        if node.domain not in STANDARD_DOMAINS or node.op_type not in KEEPS_SIZE:
             return
         values: list[Array | None] = [self.find(name) for name in node.input]
-        if node.op_type in ("Shape", "Size"):
+        if operator_of(node).reads_shape:
             shape = shapes.get(node.input[0])
             is_small = shape is not None and math.prod(shape) <= MAX_ELEMENTS
             values = [np.zeros(shape or (), np.bool_) if is_small else None]

@@ -21,7 +21,7 @@ from onnxgraph import (
     join_weights,
     read_array,
 )
-from simipu.operators import names_where
+from simipu.operators import names_where, operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.elimination import run_unoptimised
@@ -255,8 +255,6 @@ class MatMulRotaryEmbedding(GraphRule):
         return True
 
 
-_MOVES = _VIEWS | {"Concat", "Gather", "Neg", "Slice", "Split"}
-"""Operators with which exporters write the exchange of elements."""
 _MAX_MOVES = 16
 """Maximum number of nodes; the longest known form has 9."""
 _MAX_TURNED = 1024
@@ -278,13 +276,18 @@ def _find_moves(source: str, result: str, view: GraphEditor) -> list[onnx.NodePr
         name = waiting.pop()
         if name == source or not name or view.value(name) is not None:
             continue
-        node = view.maker(name, *_MOVES)
-        if node is None or len(moves) > _MAX_MOVES:
+        node = view.maker(name)
+        if node is None or not _exchanges(node) or len(moves) > _MAX_MOVES:
             return None
         if id(node) not in moves:
             moves[id(node)] = node
             waiting += node.input
     return sorted(moves.values(), key=view.place) or None
+
+
+def _exchanges(node: onnx.NodeProto) -> bool:
+    """Return whether exporters may write the exchange of elements with a node."""
+    return operator_of(node).moves_of(node) is not None or is_operator(node, "Neg")
 
 
 def _find_matrix(

@@ -351,7 +351,7 @@ def _join(
     if first.dtype != second.dtype or first.dtype.kind not in "fiu":
         return None
     is_float = first.dtype.kind == "f"
-    negative = [node.op_type in ("Sub", "Div") for node, _ in (one, two)]
+    negative = [not operator_of(node).commutes for node, _ in (one, two)]
     if not sums and any(negative) and not is_float:
         return None
     with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import NUMPY_FLOATS, GraphEditor, attribute, has_data, is_operator, read_array
 from onnxgraph.opsets import GEMM_BROADCASTS
-from simipu.operators import names_where
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
@@ -243,12 +243,6 @@ class FuseCastIntoOnehot(GraphRule):
 _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """Result types of OneHot for which ONNX Runtime has kernels, whatever the index type is."""
 
-_ELEMENTWISE = names_where(lambda entry: entry.is_elementwise) - frozenset(
-    "Bernoulli CastLike Dropout Identity IpuCopy OptionalGetElement PRelu".split()
-)
-"""Operators that compute each element from the elements in its place, and broadcast. Those left out
-are drawn, gone by then or no computation; PRelu broadcasts its slope only."""
-
 
 @register("post_expand")
 class PostExpand(GraphRule):
@@ -262,7 +256,7 @@ class PostExpand(GraphRule):
     def change(self, view: GraphEditor) -> None:
         """Move Expands in order, so that an Expand goes behind all operators that follow it."""
         for node in view.nodes():
-            if node.op_type in _ELEMENTWISE and not node.domain and len(node.output) == 1:
+            if _computes_elements(node) and len(node.output) == 1:
                 self._exchange(node, view)
 
     def _exchange(self, node: onnx.NodeProto, view: GraphEditor) -> None:
@@ -279,6 +273,14 @@ class PostExpand(GraphRule):
                 continue
             _put_behind(node, place, expand, view)
             return
+
+
+def _computes_elements(node: onnx.NodeProto) -> bool:
+    """Return whether an operator computes each element from the elements in its place, of operands
+    that all broadcast."""
+    entry = operator_of(node)
+    computes = entry.is_elementwise and entry.moves is None and not entry.taken_apart
+    return computes and not entry.broadcasts_one_way and not node.domain
 
 
 def _others(node: onnx.NodeProto, place: int) -> list[str]:

@@ -26,7 +26,7 @@ from onnxgraph import (
     read_array,
 )
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
-from simipu.operators import names_where
+from simipu.operators import Family, Moves, names_where, operator_of
 
 from poprt.rewrite.base import register
 from poprt.rewrite.patterns import AnyOf, Op, Operand, Pattern, Through, Var
@@ -34,10 +34,10 @@ from poprt.rewrite.rules import GraphRule
 
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
-_MASK_VIEWS = names_where(lambda entry: entry.keeps_order) | {"Cast", "Expand"}
-"""Operators that exporters put between a mask and the scores."""
-_AXIS_VIEWS = ("Identity", "Squeeze", "Unsqueeze")
-"""Members of `_MASK_VIEWS` that only add or remove axes of one element."""
+_AXIS_VIEWS = tuple(
+    names_where(lambda entry: entry.keeps_order and entry.moves is not Moves.RESHAPED)
+)
+_SOFTMAXES = names_where(lambda entry: entry.family is Family.SOFTMAX)
 _MAX_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
 _MAX_TRUTHS = 2**26
@@ -119,8 +119,9 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
 def _find_given(name: str, view: GraphEditor) -> str:
     """Return the name of a mask before any casts."""
     for _ in range(_MAX_VIEWS):
-        node = view.maker(name, "Cast", "Identity")
-        if node is None:
+        node = view.maker(name)
+        is_cast = node is not None and is_operator(node, "Cast")
+        if node is None or not (is_cast or operator_of(node).moves_of(node) is Moves.COPIED):
             return name
         name = node.input[0]
     return name
@@ -198,8 +199,8 @@ def _find_tokens(name: str, view: GraphEditor) -> str:
     for _ in range(_MAX_VIEWS):
         if view.shape(source) == (batch, tokens) and view.type(source) != TensorProto.BOOL:
             return source
-        node = view.maker(source, *_MASK_VIEWS)
-        if node is None or _reshapes_otherwise(node, tokens, view):
+        node = view.maker(source)
+        if node is None or not _is_view(node) or _reshapes_otherwise(node, tokens, view):
             return ""
         source = node.input[0]
     is_numbers = view.type(source) != TensorProto.BOOL
@@ -238,13 +239,21 @@ def _skip_views(name: str, view: GraphEditor) -> str:
     return name
 
 
+def _is_view(node: onnx.NodeProto) -> bool:
+    """Return whether exporters put an operator between a mask and the scores."""
+    operator = operator_of(node)
+    is_view = operator.keeps_order or operator.moves is Moves.REPEATED
+    return is_view or is_operator(node, "Cast")
+
+
 def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, view: GraphEditor) -> bool:
-    """Return whether an Expand does not keep tokens last, or a Cast has lost numbers."""
+    """Return whether a repetition does not keep tokens last, or a Cast has lost numbers."""
     shape = view.shape(node.input[0])
     if node.op_type == "Cast":
         return view.type(node.input[0]) == TensorProto.BOOL
     # The other views keep the order of the elements.
-    return node.op_type == "Expand" and (not shape or shape[-1] != tokens)
+    repeats = operator_of(node).moves is Moves.REPEATED
+    return repeats and (not shape or shape[-1] != tokens)
 
 
 @register("replace_where_mask")
@@ -266,7 +275,7 @@ class ReplaceWhereMask(GraphRule):
         """Replace a Where whose condition is the same for several heads or tokens."""
         condition, *sides = node.input
         lows = [index for index, name in enumerate(sides) if _is_low(view, name)]
-        if len(lows) != 1 or view.reader(node.output[0], "Softmax", "LogSoftmax") is None:
+        if len(lows) != 1 or view.reader(node.output[0], *_SOFTMAXES) is None:
             return
         scores, lowest = sides[1 - lows[0]], sides[lows[0]]
         shape, condition_shape = view.shape(scores), view.shape(condition)
@@ -293,8 +302,6 @@ _GRAIN = 16
 pass pads operands of products to a size that is not public."""
 _MAX_STEPS = 8
 """Maximum number of steps between the scores' product and their softmax; a known model has 5."""
-_STEPS = ("Add", "Div", "Mul", "Reshape")
-"""Operators that exporters put between the product of queries and keys and the softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,16 +373,22 @@ def _read_steps(softmax: onnx.NodeProto, keys: int, view: GraphEditor) -> list[o
             return []
         if is_operator(node, "MatMul"):
             return steps
-        if not is_operator(node, *_STEPS) or not _keeps_keys(node, keys, view):
+        if not _is_step(node) or not _keeps_keys(node, keys, view):
             return []
         steps.insert(0, node)
     return []
 
 
+def _is_step(node: onnx.NodeProto) -> bool:
+    """Return whether exporters put an operator between the product of queries and keys and the
+    softmax: sums, products and quotients with a mask or a number, and reshapes."""
+    return operator_of(node).neutral is not None or is_operator(node, "Reshape")
+
+
 def _main(node: onnx.NodeProto, view: GraphEditor) -> int:
     """Return the index of a step's input that has the scores. The other input has the shape of a
     mask, or is a number."""
-    if len(node.input) == 1 or node.op_type in ("Reshape", "Div"):
+    if len(node.input) == 1 or not operator_of(node).commutes:
         return 0
     shape = view.shape(node.output[0])
     chains = [
@@ -385,7 +398,7 @@ def _main(node: onnx.NodeProto, view: GraphEditor) -> int:
     ]
     for place in chains:
         maker = view.makers.get(node.input[place])
-        if maker is not None and is_operator(maker, "MatMul", *_STEPS):
+        if maker is not None and (is_operator(maker, "MatMul") or _is_step(maker)):
             return place
     return chains[0] if chains else 0
 

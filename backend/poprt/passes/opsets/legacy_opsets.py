@@ -36,8 +36,6 @@ from poprt.rewrite.rules import NodeRule
 
 OLDEST_KEPT = 7
 """Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""
-_BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
-"""Operators that broadcast by an attribute before opset 7."""
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
 _FROM_FIRST = {"coordinate_transformation_mode": "asymmetric"}
 """Attribute of a Resize that scales from the first element."""
@@ -85,11 +83,7 @@ class UpgradeLegacyOpset(Pass):
 
 
 def _is_unaligned(node: onnx.NodeProto) -> bool:
-    return (
-        node.domain in STANDARD_DOMAINS
-        and node.op_type in _BROADCAST | {"PRelu"}
-        and attribute(node, "broadcast", 0) != 0
-    )
+    return node.domain in STANDARD_DOMAINS and attribute(node, "broadcast", 0) != 0
 
 
 def _count_unaligned(model: onnx.ModelProto) -> int:
@@ -132,7 +126,7 @@ class _AlignedOperands(NodeRule):
     """Rule that gives operands the missing axes of one element, where ranks are known."""
 
     name = "upgrade_legacy_opset"
-    op_types = _BROADCAST | {"PRelu"}
+    op_types = frozenset()
 
     def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether the node's second operand is broadcast by an attribute."""
@@ -221,7 +215,7 @@ class KeepResizes(NodeRule):
 _rule = partial(rule, rules=LEGACY_RULES)
 
 
-@_rule(*sorted(_BROADCAST), "PRelu")
+@_rule("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "PRelu", "Pow", "Sub", "Xor")
 def broadcast(_op: Tape, node: Older) -> Results | None:
     """Remove the attributes of a node whose operand is not broadcast, as it has the same shape.
     Slopes of a PRelu are broadcast by default."""

@@ -26,6 +26,7 @@ from onnxgraph import (
     find_value,
 )
 from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAKE_AXES
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 
@@ -130,10 +131,6 @@ RULES.update(
 )
 
 
-_UNCHANGED_BY_ONE = "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum".split()
-"""Reductions that return an element as it is."""
-
-
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
       "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
 def reduce(op: Tape, node: Older) -> Results | None:
@@ -144,7 +141,7 @@ def reduce(op: Tape, node: Older) -> Results | None:
     axes = node.constant(1, "axes")
     listed = [] if axes is None else [int(axis) for axis in axes.ravel()]
     if not listed and node.get("noop_with_empty_axes", 0):
-        if node.node.op_type not in _UNCHANGED_BY_ONE:
+        if not operator_of(node.node).keeps_single:
             raise NoOlderFormError("without axes it reduces nothing, which older opsets cannot say")
         return op.Identity(node.x)
     added = {"axes": listed} if listed else {}

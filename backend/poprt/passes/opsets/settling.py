@@ -312,7 +312,7 @@ class SettleLayouts(NodeRule):
     """Transpose around recurrent networks with `layout` 1 (rows first), because ONNX Runtime
     supports steps first only."""
 
-    op_types = frozenset(("GRU", "LSTM", "RNN"))
+    op_types = names_where(lambda entry: entry.family is Family.RECURRENT)
     prefix = "steps_first"
     needs_shapes = False
 

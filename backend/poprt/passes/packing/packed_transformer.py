@@ -31,7 +31,7 @@ from onnxgraph import (
     set_shape,
 )
 from simipu import CompileError
-from simipu.operators import operator_of
+from simipu.operators import Family, operator_of
 
 from popef._tools.options import (
     UNSET,
@@ -47,7 +47,6 @@ from poprt.passes.packing.token_flow import (
     BOTH,
     LEADING,
     PLAIN,
-    SOFTMAXES,
     TOKENS,
     Labels,
     MixedSamples,
@@ -342,7 +341,8 @@ class _Packing:
             own.input[place] = self.names.hold_once(f"{own.output[0]}/sizes", value)
         if not is_packed:
             self.unpacked.update(filter(None, node.output))
-        if node.op_type in SOFTMAXES and flow.mixes and node.input[0] not in self.masked:
+        is_softmax = operator_of(node).family is Family.SOFTMAX
+        if is_softmax and flow.mixes and node.input[0] not in self.masked:
             self.unmasked.append(node.name)
         if self._may_mask(node, flow):
             self.masked.update(node.output)

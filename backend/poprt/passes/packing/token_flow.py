@@ -13,7 +13,7 @@ runs succeed, each token is computed by itself, whatever sample it belongs to:
                                                    rows are tokens:   axis 1 -> axis 1
 
 An axis of tokens for which no run succeeds is one whose tokens the operator mixes, padding too.
-`_MIXING` has the operators that may do so, each with its reason.
+The operators that may do so have a function in `_MIXING` with the reason.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnxgraph import GraphView, Shape, attribute
-from simipu.operators import operator_of
+from onnxgraph import ByOperator, GraphView, Shape, attribute
+from simipu.operators import Family, operator_of
 from simipu.rows import Node, NotIndependent, Rows, place_rows
 
 from popef._tools.arrays import Array
@@ -36,8 +35,6 @@ Labels = tuple[str, ...]
 LEADING: Labels = (SAMPLES, TOKENS)
 Axis = tuple[int, int]
 """An input of a node, by place, and an axis of it."""
-SOFTMAXES = ("LogSoftmax", "Softmax", "SoftmaxV2", "SoftmaxV3")
-"""Operators that may mix tokens because a mask hides padding."""
 _MATRIX = 2
 _MASK_RANK = 4
 _MAX_ALIGNMENTS = 64
@@ -422,9 +419,15 @@ along some axes of its inputs, each with the reason that its row rule gives; Non
 be mixed, too."""
 
 
+_MIXING = ByOperator[Mixing]()
+"""Operators that may mix tokens once samples are unpacked, although no row rule can say so: what is
+known of padding is a decision of packing."""
+
+
 def _mix(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str]:
     reason = next(iter(mixed.values()))
-    mixing = _MIXING.get(flow.node.op_type)
+    is_softmax = operator_of(flow.node).family is Family.SOFTMAX
+    mixing = _softmax if is_softmax else _MIXING.get(flow.node.op_type)
     labels = mixing(flow, mixed) if mixing is not None else None
     if labels is None:
         raise MixedSamples(f"it mixes tokens, padding too: with them as rows, {reason}")
@@ -436,12 +439,14 @@ def _softmax(_flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str]:
     return {axis: TOKENS for _, axis in mixed}
 
 
+@_MIXING.register("MatMul")
 def _matmul(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """The second product of attention: a mask has made the factors of padding 0."""
     ranks = [len(flow.shape_of(place)) for place in (0, 1)]
     return {} if mixed.keys() == {(0, ranks[0] - 1), (1, ranks[1] - _MATRIX)} else None
 
 
+@_MIXING.register("Einsum")
 def _einsum(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """Like MatMul, of two operands, by letters."""
     equation = attribute(flow.node, "equation", b"").decode().replace(" ", "")
@@ -452,16 +457,19 @@ def _einsum(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     return {} if is_sum and {place for place, _ in letters} == {0, 1} else None
 
 
+@_MIXING.register("ReduceSum")
 def _sum(_flow: NodeFlow, _mixed: Mapping[Axis, str]) -> dict[int, str]:
     """Models multiply by the mask before they add up; behind a sample the sum adds zeros."""
     return {}
 
 
+@_MIXING.register("CumSum")
 def _cumulative(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """Padding is behind a sample: a sum from the first token on adds it to padding only."""
     return None if attribute(flow.node, "reverse", 0) else {axis: TOKENS for _, axis in mixed}
 
 
+@_MIXING.register("Slice")
 def _slice(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """Every sample has the first tokens."""
     starts = flow.view.numbers(flow.node.input[1]) if len(flow.node.input) > 1 else None
@@ -470,6 +478,7 @@ def _slice(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     return {} if fits and list(starts or ()) == [0] else None
 
 
+@_MIXING.register("Gather")
 def _gather(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """Every sample has the first tokens."""
     indices = flow.view.numbers(flow.node.input[1])
@@ -477,6 +486,7 @@ def _gather(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     return {} if fits and all(place == 0 for place, _ in mixed) else None
 
 
+@_MIXING.register("Attention")
 def _attention(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | None:
     """Its softmax is inside. Its mask, which must be one of tokens, hides padding; without one, no
     token sees another behind it."""
@@ -500,19 +510,3 @@ def _attention(flow: NodeFlow, mixed: Mapping[Axis, str]) -> dict[int, str] | No
     if tokens[key] and not (last in tokens[mask] if has_mask else is_causal):
         return None
     return {axis: TOKENS} if tokens[query] else {}
-
-
-_MIXING: Mapping[str, Mixing] = MappingProxyType(
-    {
-        "Attention": _attention,
-        "CumSum": _cumulative,
-        "Einsum": _einsum,
-        "Gather": _gather,
-        "MatMul": _matmul,
-        "ReduceSum": _sum,
-        "Slice": _slice,
-        **dict.fromkeys(SOFTMAXES, _softmax),
-    }
-)
-"""Operators that may mix tokens once samples are unpacked, although no row rule can say so: what is
-known of padding is a decision of packing."""

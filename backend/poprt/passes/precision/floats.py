@@ -41,7 +41,7 @@ from onnxgraph import (
 )
 from simipu import CompileError
 from simipu.numerics import narrow_to_half
-from simipu.operators import TYPED
+from simipu.operators import TYPED, operator_of
 
 from popef._tools.arrays import Array
 from popef._tools.text import did_you_mean, find_near
@@ -55,9 +55,6 @@ HALF_LIMIT = 65500.0
 and the limit is rounded to it."""
 _MIN_SIMILARITY = 0.8
 """Minimum similarity (difflib) at which an unknown operator is a misspelt one of the model."""
-_EXPORTED = {"GroupNormalization": "LayerNormalization"}
-"""Operators' names in the original model, by their names after conversion. Users know the original
-names."""
 MIN_CONSTANT = 1e-7
 """Magnitude to which tiny constants are raised, from the real tool's log. Halves below 3e-8 are
 zeros."""
@@ -266,7 +263,7 @@ class FloatToHalf(Pass):
 
     def _warn_of_unknown(self, model: onnx.ModelProto) -> None:
         there = {node.op_type for node in iter_nodes(model.graph)}
-        there |= {_EXPORTED[name] for name in there & _EXPORTED.keys()}
+        there |= {operator_of(node).stands_for for node in iter_nodes(model.graph)} - {""}
         for name in sorted(set(self._skip_op_types) - there):
             op_types = ", ".join(sorted(there))
             near = None if onnx.defs.has(name) else find_near(name, there, _MIN_SIMILARITY)
@@ -418,7 +415,7 @@ class _Conversion:
         """Return whether a node stays in float."""
         return (
             node.op_type in self.skip_op_types
-            or _EXPORTED.get(node.op_type) in self.skip_op_types
+            or operator_of(node).stands_for in self.skip_op_types
             or node.name in self.skip_op_names
             or any(name in self.overflowing for name in node.output)
             or node.op_type == "BitCast"  # of floats: halves have other bits

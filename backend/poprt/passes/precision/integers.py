@@ -37,6 +37,7 @@ from onnxgraph import (
     take_name,
 )
 from simipu import CompileError
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
@@ -122,12 +123,6 @@ _ENDS = np.iinfo(np.int32)
 _OPEN_END = 1 << 62
 """Magnitude from which a number in a Slice stands for "to the end", as exporters write it. Clipping
 such numbers loses nothing."""
-_FIXED = frozenset(("OneHot", "Unique"))
-"""Operators for which the standard allows 32 bits, but ONNX Runtime (1.23) has no kernel, or none
-for all combinations of types."""
-_WIDE_PLACES = frozenset((("CenterCropPad", 1), ("Pad", 3)))
-"""Inputs for which the standard allows 32 bits, but ONNX's shape inference (1.23), or its
-definition of the operator, does not."""
 _LOOP_LIMIT = 0
 """Place of a Loop's trip count, and of the iteration number in its body; both are 64-bit."""
 
@@ -255,15 +250,15 @@ class _Narrowing:
         outputs: Sequence[str],
     ) -> dict[str, _Group]:
         groups: dict[str, _Group] = {}
+        wide = operator_of(node).int64_inputs
 
-        def find(parameters: Sequence[Any], place: int) -> _Group:
+        def find(parameters: Sequence[Any], place: int, *, is_wide: bool = False) -> _Group:
             parameter = parameters[min(place, len(parameters) - 1)]
-            is_fixed = node.op_type in _FIXED or (node.op_type, place) in _WIDE_PLACES
-            may_narrow = "tensor(int32)" in parameter.types and not is_fixed
+            may_narrow = "tensor(int32)" in parameter.types and not is_wide
             return groups.setdefault(parameter.type_str, _Group(may_narrow))
 
         for place in places:
-            find(schema.inputs, place).places.append(place)
+            find(schema.inputs, place, is_wide=place in wide).places.append(place)
         for place, name in enumerate(node.output):
             if name in outputs:
                 find(schema.outputs, place).outputs.append(name)

@@ -38,7 +38,7 @@ from onnxgraph import (
     iter_graphs,
     read_array,
 )
-from simipu.operators import names_where
+from simipu.operators import OfLarge, Rounding, operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import read_constant
@@ -52,21 +52,7 @@ _MAX_STEPS = 8
 """Maximum number of steps from where numbers become large to where they are small again; a norm's
 variance takes 4."""
 
-_GROWING = frozenset("Cosh Exp Sinh".split())
-"""Exponentials. Other operators that may exceed half, such as Pow, rarely do: what this pass finds
-is computed in float, so that it looks for known patterns only."""
-_SUMS = frozenset("CumSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare".split())
-"""Sums that norms and softmaxes are written out with."""
-_KEEPING = names_where(lambda entry: entry.keeps_elements)
-_CARRYING = _SUMS | _KEEPING | frozenset("Abs Add Concat Expand Max Min Mul Neg Slice Sub".split())
-"""Operators of such formulas that pass a large number on."""
-_SETTLING = frozenset(
-    "Clip Div Erf Log LogSoftmax Pow Reciprocal Sigmoid Softmax Sqrt Tanh".split()
-)
-"""Operators of such formulas that make a large number small again."""
 
-_INTEGER_PRODUCTS = ("MatMulInteger", "ConvInteger")
-"""The products of the standard whose result is an int32: facts of `find_unscaled` alone."""
 _Constants = ChainMap[str, TensorProto]
 
 
@@ -77,11 +63,12 @@ def find_unscaled(graph: onnx.GraphProto) -> frozenset[str]:
     results: set[str] = set()
     for part in iter_graphs(graph):
         makers, users = find_makers(part), find_users(part)
-        sums = [n for node in part.node if node.op_type in _INTEGER_PRODUCTS for n in node.output]
+        products = [node for node in part.node if operator_of(node).is_integer_product]
+        sums = [node.output[0] for node in products]
         seen = set(sums)
         while sums:
             for node in users.get(sums.pop(), ()):
-                if node.op_type in _MOVING and node.output[0] not in seen:
+                if _passes_sums(node) and node.output[0] not in seen:
                     seen.add(node.output[0])
                     sums.append(node.output[0])
                 if node.op_type == "Cast":
@@ -103,9 +90,18 @@ def _find_scaling(
     return results
 
 
-_MOVING = _KEEPING | {"Add", "Sub"}
-"""Operators between an integer product and its Cast that exporters write: the bias, and those that
-move."""
+def _passes_sums(node: onnx.NodeProto) -> bool:
+    """Return whether exporters write an operator between an integer product and its Cast: those
+    that move elements, and the sum with a bias."""
+    operator = operator_of(node)
+    return operator.moves is not None or operator.neutral == 0
+
+
+def _stays_large(node: onnx.NodeProto) -> bool:
+    """Return whether an operator of such formulas passes a large number on."""
+    operator = operator_of(node)
+    moves = operator.moves is not None or operator.sums_along_axes
+    return moves or operator.of_large is OfLarge.LARGE
 
 
 def find_overflowing(graph: onnx.GraphProto) -> frozenset[str]:
@@ -144,20 +140,19 @@ class _Look:
 
     def is_large(self, node: onnx.NodeProto) -> bool:
         """Return whether a node makes large numbers from small ones."""
-        if node.op_type in _GROWING:
-            return True
+        operator = operator_of(node)
         if node.op_type == "Pow":
             return self._holds(node.input[1], lambda values: float(np.max(values)) > 1)
         if node.op_type == "Mul":
             return node.input[0] == node.input[1]
-        if node.op_type in _SUMS:
+        if operator.sums_along_axes:
             input_size, output_size = (
                 self._sizes.get(name, 0) for name in (node.input[0], node.output[0])
             )
-            if node.op_type == "CumSum":
-                return input_size >= MANY
-            return input_size >= MANY * max(1, output_size)
-        return False
+            return input_size >= MANY * (max(1, output_size) if operator.is_reduction else 1)
+        # Other operators that may exceed half rarely do: what this pass finds is computed in float,
+        # so that it looks for known patterns only.
+        return operator.is_elementwise and operator.rounding is Rounding.GROWING
 
     def follow(self, first: onnx.NodeProto, found: set[str]) -> None:
         """Add the outputs of the pattern that starts at `first` to `found`."""
@@ -168,17 +163,17 @@ class _Look:
                 continue
             self._steps[node.output[0]] = step
             found.update(filter(None, node.output))
-            if step and node.op_type not in _CARRYING:
+            if step and not _stays_large(node):
                 continue
             for user in self._users.get(node.output[0], ()):
-                if user.op_type in _CARRYING or user.op_type in _SETTLING:
+                if _stays_large(user) or operator_of(user).of_large is OfLarge.SMALL:
                     waiting.append((user, step + 1))
 
     def find_mask(self, softmax: onnx.NodeProto) -> set[str]:
         """Return the outputs of a Softmax and of the nodes that add a mask to its operand; none if
         there is no mask."""
         add = self._makers.get(softmax.input[0])
-        if add is None or add.op_type not in ("Add", "Sub"):
+        if add is None or operator_of(add).neutral != 0:
             return set()
         for name in add.input:
             maker = self._makers.get(name)

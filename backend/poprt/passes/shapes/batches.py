@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,7 @@ from onnxgraph import (
     used_names,
 )
 from simipu import CompileError
+from simipu.operators import Family, operator_of
 from simipu.rows import NotIndependent, Rows, take_rows
 
 from popef._tools.arrays import Array
@@ -57,11 +58,6 @@ _MAX_TILED = 1 << 28
 """Maximum number of elements of a constant that is repeated for every row."""
 _RECURRENT = {4: 0, 5: 1, 6: 1}
 """Inputs of recurrent networks with lengths and states, each with its batch axis."""
-_FOLLOWING: Mapping[str, Sequence[int]] = {
-    "GatherElements": (1,),
-    "ScatterElements": (0, 1, 2),
-}
-"""Operands that do not broadcast, and so have as many rows as the data."""
 _ERRORS = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
@@ -269,8 +265,9 @@ class _Widening:
         if node.op_type == "Reshape":
             self._reshape(place, node)
             return
-        if node.op_type in ("Slice", "Resize"):
-            self._keep_all(place, node)
+        whole = {"Slice": 2, "Resize": 3}.get(node.op_type)
+        if whole is not None:
+            self._keep_all(place, node, whole)
         self._infer(node)
 
     def _shape(self, name: str) -> Shape:
@@ -290,10 +287,10 @@ class _Widening:
         rows = next(self.rows[name] for name in node.input if name in self.rows)
         if node.op_type == "Concat" and attribute(node, "axis", 0) != rows.axis:
             axes = dict.fromkeys(range(len(node.input)), rows.axis)
-        elif node.op_type in ("GRU", "LSTM", "RNN"):
+        elif operator_of(node).family is Family.RECURRENT:
             axes = _RECURRENT
         else:
-            axes = dict.fromkeys(_FOLLOWING.get(node.op_type, ()), rows.axis)
+            axes = dict.fromkeys(operator_of(node).aligned, rows.axis)
         for index, axis in axes.items():
             name = node.input[index] if index < len(node.input) else ""
             if name and name not in self.rows and self._shape(name)[axis : axis + 1] == (1,):
@@ -355,11 +352,10 @@ class _Widening:
         )
         self.rows[node.output[0]] = chosen
 
-    def _keep_all(self, place: int, node: onnx.NodeProto) -> None:
-        """Change ends of a Slice, or sizes of a Resize, that are 1 at the batch axis to the whole
-        batch."""
+    def _keep_all(self, place: int, node: onnx.NodeProto, index: int) -> None:
+        """Change ends of a Slice, or sizes of a Resize, in that input, that are 1 at the batch axis
+        to the whole batch."""
         rows = self.rows.get(node.input[0])
-        index = {"Slice": 2, "Resize": 3}[node.op_type]
         value = self._constant(node.input[index]) if index < len(node.input) else None
         if rows is None or value is None:
             return

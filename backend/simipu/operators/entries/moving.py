@@ -15,7 +15,7 @@ from simipu.operators.entries.makers import (
     reading,
     writing,
 )
-from simipu.operators.entry import Indexing, Operator
+from simipu.operators.entry import Indexing, Moves, Operator, Task
 from simipu.operators.formulas import composite, layout
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.elementwise import Elementwise
@@ -40,8 +40,8 @@ MOVING: Mapping[str, Operator] = {
         sizes=0,
         sdk="yes",
     ),
-    **elementwise("Identity", None, EXACT, sdk="yes", keeps_order=True),
-    **family("Dropout", rows.dropout, None, EXACT, sdk="yes"),
+    **elementwise("Identity", None, EXACT, sdk="yes", moves=Moves.COPIED),
+    **family("Dropout", rows.dropout, None, EXACT, sdk="yes", draws_if=2, moves=Moves.COPIED),
     **family(
         "Flatten",
         places.flatten,
@@ -49,7 +49,7 @@ MOVING: Mapping[str, Operator] = {
         EXACT,
         view=layout.reshaped_view,
         sdk="yes",
-        keeps_order=True,
+        moves=Moves.RESHAPED,
     ),
     **family(
         "Unsqueeze",
@@ -59,7 +59,7 @@ MOVING: Mapping[str, Operator] = {
         view=layout.reshaped_view,
         shaped_by=(1,),
         sdk="yes",
-        keeps_order=True,
+        moves=Moves.SQUEEZED,
     ),
     **family(
         "Squeeze",
@@ -69,7 +69,7 @@ MOVING: Mapping[str, Operator] = {
         view=layout.reshaped_view,
         shaped_by=(1,),
         sdk="yes",
-        keeps_order=True,
+        moves=Moves.SQUEEZED,
     ),
     **family(
         "Reshape",
@@ -80,7 +80,7 @@ MOVING: Mapping[str, Operator] = {
         shaped_by=(1,),
         sizes=1,
         sdk="yes",
-        keeps_order=True,
+        moves=Moves.RESHAPED,
     ),
     **family(
         "Shape",
@@ -100,12 +100,31 @@ MOVING: Mapping[str, Operator] = {
         view=layout.transposed_view,
         guard=guards.transpose,
         sdk="yes",
+        moves=Moves.PERMUTED,
     ),
-    **family("Concat", places.concat, None, EXACT, view=layout.joined_view, sdk="yes"),
     **family(
-        "Slice", places.slice_, None, EXACT, view=layout.cut_view, shaped_by=(1, 2, 3, 4), sdk="yes"
+        "Concat", places.concat, None, EXACT, view=layout.joined_view, sdk="yes", moves=Moves.JOINED
     ),
-    **family("Split", rows.along(0), None, EXACT, view=layout.cut_view, shaped_by=(1,), sdk="yes"),
+    **family(
+        "Slice",
+        places.slice_,
+        None,
+        EXACT,
+        view=layout.cut_view,
+        shaped_by=(1, 2, 3, 4),
+        sdk="yes",
+        moves=Moves.SELECTED,
+    ),
+    **family(
+        "Split",
+        rows.along(0),
+        None,
+        EXACT,
+        view=layout.cut_view,
+        shaped_by=(1,),
+        sdk="yes",
+        moves=Moves.SELECTED,
+    ),
     **family(
         "Expand",
         places.expand,
@@ -115,24 +134,78 @@ MOVING: Mapping[str, Operator] = {
         shaped_by=(1,),
         sizes=1,
         sdk="yes",
+        moves=Moves.REPEATED,
     ),
     **family(
-        "Tile", places.tile, None, EXACT, view=layout.spread_out_view, shaped_by=(1,), sdk="yes"
+        "Tile",
+        places.tile,
+        None,
+        EXACT,
+        view=layout.spread_out_view,
+        shaped_by=(1,),
+        sdk="yes",
+        moves=Moves.REPEATED,
     ),
     **family(
-        "Pad", places.pad, None, EXACT, view=layout.cut_view, apart=(3,), shaped_by=(1,), sdk="yes"
+        "Pad",
+        places.pad,
+        None,
+        EXACT,
+        view=layout.cut_view,
+        apart=(3,),
+        shaped_by=(1,),
+        sdk="yes",
+        int64_inputs=(3,),
+        moves=Moves.SELECTED,
     ),
-    **family("Trilu", places.trilu, moves.move, EXACT, unguarded_indices=1),
-    **family("DepthToSpace", places.depth_to_space, moves.move, EXACT, sdk=OF_OTHERS),
-    **family("SpaceToDepth", places.space_to_depth, moves.move, EXACT, sdk=OF_OTHERS),
+    **family("Trilu", places.trilu, moves.move, EXACT, unguarded_indices=1, moves=Moves.SELECTED),
     **family(
-        "Resize", places.resize, composite.resized, shaped_by=(1, 2, 3), floats_only=True, sdk="yes"
+        "DepthToSpace",
+        places.depth_to_space,
+        moves.move,
+        EXACT,
+        sdk=OF_OTHERS,
+        moves=Moves.PERMUTED,
+        task=Task.ENLARGING,
     ),
     **family(
-        "Upsample", places.upsample, composite.resized, shaped_by=(1,), last_opset=9, sdk="yes"
+        "SpaceToDepth",
+        places.space_to_depth,
+        moves.move,
+        EXACT,
+        sdk=OF_OTHERS,
+        moves=Moves.PERMUTED,
     ),
-    **family("OneHot", places.one_hot, moves.move, EXACT, apart=(2,), shaped_by=(1,), sdk="yes"),
-    **family("ReverseSequence", places.reverse_sequence, moves.move, EXACT),
+    **family(
+        "Resize",
+        places.resize,
+        composite.resized,
+        shaped_by=(1, 2, 3),
+        floats_only=True,
+        sdk="yes",
+        task=Task.ENLARGING,
+    ),
+    **family(
+        "Upsample",
+        places.upsample,
+        composite.resized,
+        shaped_by=(1,),
+        last_opset=9,
+        sdk="yes",
+        ignored_by_reference=("scales",),
+        task=Task.ENLARGING,
+    ),
+    **family(
+        "OneHot",
+        places.one_hot,
+        moves.move,
+        EXACT,
+        apart=(2,),
+        shaped_by=(1,),
+        sdk="yes",
+        int64_inputs=(0, 1, 2),
+    ),
+    **family("ReverseSequence", places.reverse_sequence, moves.move, EXACT, moves=Moves.PERMUTED),
     **family(
         "EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT
     ),
@@ -144,6 +217,7 @@ MOVING: Mapping[str, Operator] = {
         apart=(0, 1),
         reads_mapped_weights=True,
         sdk="yes",
+        moves=Moves.SELECTED,
     ),
     **reading(
         "GatherElements",
@@ -151,11 +225,26 @@ MOVING: Mapping[str, Operator] = {
         Indexing.ALONG_AXIS,
         moves.gather_elements,
         sdk="PopRT's indices_workaround prepares its indices",
+        aligned=(1,),
+        moves=Moves.SELECTED,
     ),
-    **reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
-    **writing("ScatterElements", places.scatter_elements, Indexing.ALONG_AXIS, sdk="yes"),
+    **reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1), moves=Moves.SELECTED),
+    **writing(
+        "ScatterElements",
+        places.scatter_elements,
+        Indexing.ALONG_AXIS,
+        sdk="yes",
+        aligned=(0, 1, 2),
+    ),
     **writing("ScatterND", places.scatter_nd, Indexing.TUPLES, apart=(1,)),
-    **writing("Scatter", places.scatter_elements, Indexing.ALONG_AXIS, last_opset=10, sdk="yes"),
+    **writing(
+        "Scatter",
+        places.scatter_elements,
+        Indexing.ALONG_AXIS,
+        last_opset=10,
+        sdk="yes",
+        aligned=(0, 1, 2),
+    ),
     **family(
         "TensorScatter", rows.leading_axes(0, 1, 2), composite.written, EXACT, unguarded_indices=2
     ),
@@ -171,6 +260,8 @@ MOVING: Mapping[str, Operator] = {
         rounding=EXACT,
         shaped_by=(2,),
         unguarded_indices=1,
+        moves=Moves.SELECTED,
+        task=Task.ENLARGING,
     ),
     **family(
         "RoiAlign",
@@ -180,16 +271,27 @@ MOVING: Mapping[str, Operator] = {
         unguarded_indices=2,
         guard=guards.regions,
         sdk="yes",
+        task=Task.DETECTION,
+        wrong_in_reference=True,
     ),
     **family("AffineGrid", places.affine_grid, composite.affine_grid, shaped_by=(1,)),
-    **family("OptionalGetElement", rows.elementwise, None, EXACT, tensors_only=False),
+    **family(
+        "OptionalGetElement", rows.elementwise, None, EXACT, tensors_only=False, moves=Moves.COPIED
+    ),
     **family(
         "OptionalHasElement",
         whole_batch="it says one thing of the whole batch",
         cost=None,
         tensors_only=False,
     ),
-    **family(IPU_COPY, rows.elementwise, moves.copy_between_ipus, EXACT, body=guards.pass_on),
+    **family(
+        IPU_COPY,
+        rows.elementwise,
+        moves.copy_between_ipus,
+        EXACT,
+        body=guards.pass_on,
+        moves=Moves.COPIED,
+    ),
 }
 
 MAKING: Mapping[str, Operator] = {
@@ -202,6 +304,7 @@ MAKING: Mapping[str, Operator] = {
         cost=None,
         shaped_by=(0, 1),
         guard=narrow_input(1, "dft_length", 0),
+        task=Task.AUDIO,
     ),
     **drawn(
         "RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2)), sdk="yes"
@@ -216,6 +319,7 @@ MAKING: Mapping[str, Operator] = {
         shaped_by=(1, 2),
         guard=narrow_input(1, "dft_length", 1),
         unchecked_input=2,
+        task=Task.AUDIO,
     ),
     **family(
         "STFT",
@@ -224,5 +328,6 @@ MAKING: Mapping[str, Operator] = {
         apart=(2,),
         shaped_by=(1, 3),
         guard=narrow_input(3, "frame_length", 1),
+        task=Task.AUDIO,
     ),
 }

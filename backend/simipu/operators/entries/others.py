@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simipu.operators import counts, guards
 from simipu.operators.entries.makers import EXACT, counted, drawn, family
 from simipu.operators.entries.moving import REGIONS
-from simipu.operators.entry import Family, Operator
+from simipu.operators.entry import Family, Operator, Task
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
@@ -16,7 +16,7 @@ from simipu.operators.rules import computing as rows
 
 GUESSED: Mapping[str, Operator] = {
     **family("Det", rows.determinant),
-    **family("MaxRoiPool", whole_batch=REGIONS, rounding=EXACT, last_opset=21),
+    **family("MaxRoiPool", whole_batch=REGIONS, rounding=EXACT, last_opset=21, task=Task.DETECTION),
     **drawn("Multinomial", ew.guess),
     **family("TfIdfVectorizer", rows.count_terms),
 }
@@ -38,15 +38,28 @@ BODIES: Mapping[str, Operator] = {
         shaped_by=(0, 1),
         guard=guards.trips,
         sdk="yes",
+        wrong_in_reference=True,
     ),
-    **family("Scan", whole_batch="rows are not followed into its body", rounding=EXACT, sdk="yes"),
+    **family(
+        "Scan",
+        whole_batch="rows are not followed into its body",
+        rounding=EXACT,
+        sdk="yes",
+        ignored_by_reference=("directions",),
+        wrong_in_reference=True,
+    ),
 }
 """Operators with graphs inside. Their cost is that of the inner nodes; their own is in
 `moving.control`."""
 
 TAKEN_APART: Mapping[str, Operator] = {
     **family(
-        "CastLike", rows.elementwise, ew.cast, taken_apart=True, sdk="PopRT's replace_castlike"
+        "CastLike",
+        rows.elementwise,
+        ew.cast,
+        taken_apart=True,
+        sdk="PopRT's replace_castlike",
+        ignored_by_reference=("round_mode",),
     ),
     **family(
         "GroupNormalization",
@@ -58,7 +71,13 @@ TAKEN_APART: Mapping[str, Operator] = {
         sdk="PopART's own GroupNormalization",
     ),
     **family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
-    **family("CenterCropPad", taken_apart=True, shaped_by=(1,), guard=narrow_input(1, "shape", 0)),
+    **family(
+        "CenterCropPad",
+        taken_apart=True,
+        shaped_by=(1,),
+        guard=narrow_input(1, "shape", 0),
+        int64_inputs=(1,),
+    ),
     **family(
         "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True, unchecked_input=1
     ),
@@ -75,8 +94,13 @@ REFUSED: Mapping[str, Operator] = {
         "RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"
     ),
     **counted("Compress", (1,), cost=moves.move),
-    **counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.suppression),
+    **counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.suppression, task=Task.DETECTION),
     **counted("NonZero", (0,), whole_batch="it numbers elements over the whole batch"),
-    **counted("Unique", (0,), whole_batch="it looks for equal values over the whole batch"),
+    **counted(
+        "Unique",
+        (0,),
+        whole_batch="it looks for equal values over the whole batch",
+        int64_inputs=(0,),
+    ),
     **family("ImageDecoder", refusal="ONNX Runtime has no kernel"),
 }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from simipu.operators import counts, guards, nothing, wrapping
 from simipu.operators.entries.makers import OF_OTHERS, PRODUCT, family, product
-from simipu.operators.entry import Family, Operator, Rounding, first_of
+from simipu.operators.entry import Family, Operator, Rounding, Task, Terms, first_of
 from simipu.operators.formulas import composite, products
 from simipu.operators.quantized_operands import biased
 from simipu.operators.rules import computing as rows
@@ -17,6 +17,26 @@ _BOTH_SCALED = signed_operand(3, zero_point=5, other=0)
 """Guard of products with a scale and a zero point behind each operand."""
 _MAX_INPUTS = 100
 """Upper bound on the number of inputs of a node with any number of inputs."""
+
+
+def recurrent(
+    name: str, gates: int, activations: Sequence[str], ignored: str
+) -> dict[str, Operator]:
+    """Return the entry of a recurrent network; the reference ignores the attributes `ignored`."""
+    return product(
+        name,
+        rows.recurrent,
+        products.recurrent,
+        counts.recurrent,
+        range(1, 8),
+        gates=gates,
+        activations=activations,
+        guard=guards.recurrence,
+        family=Family.RECURRENT,
+        sdk="yes",
+        wrong_in_reference=True,
+        ignored_by_reference=ignored.split(),
+    )
 
 
 PRODUCTS: Mapping[str, Operator] = {
@@ -32,6 +52,7 @@ PRODUCTS: Mapping[str, Operator] = {
         family=Family.PRODUCT,
         floats_only=True,
         sdk="yes",
+        adds=Terms.SIGNED,
     ),
     **product(
         "Gemm",
@@ -45,6 +66,7 @@ PRODUCTS: Mapping[str, Operator] = {
         family=Family.PRODUCT,
         floats_only=True,
         sdk=OF_OTHERS,
+        adds=Terms.SIGNED,
     ),
     **product(
         "Conv",
@@ -56,6 +78,7 @@ PRODUCTS: Mapping[str, Operator] = {
         fault=window_fault(filters=1),
         family=Family.CONVOLUTION,
         sdk="yes",
+        adds=Terms.SIGNED,
     ),
     **product(
         "ConvTranspose",
@@ -66,6 +89,9 @@ PRODUCTS: Mapping[str, Operator] = {
         Rounding.SUMMED,
         family=Family.CONVOLUTION,
         sdk="yes",
+        adds=Terms.SIGNED,
+        task=Task.ENLARGING,
+        wrong_in_reference=True,
     ),
     # ONNX Runtime multiplies filters by windows, not windows by filters.
     **product(
@@ -77,6 +103,7 @@ PRODUCTS: Mapping[str, Operator] = {
         guard=signed_operand(0, zero_point=2, other=1),
         fault=window_fault(filters=1),
         family=Family.CONVOLUTION,
+        is_integer_product=True,
     ),
     **product(
         "QLinearConv",
@@ -87,6 +114,7 @@ PRODUCTS: Mapping[str, Operator] = {
         guard=_BOTH_SCALED,
         fault=window_fault(filters=3),
         family=Family.CONVOLUTION,
+        wrong_in_reference=True,
     ),
     **product(
         "DeformConv",
@@ -104,6 +132,7 @@ PRODUCTS: Mapping[str, Operator] = {
         range(4),
         guard=first_of(nothing.integer_product, signed_operand(1, zero_point=3, other=0)),
         family=Family.PRODUCT,
+        is_integer_product=True,
     ),
     **product(
         "QLinearMatMul",
@@ -113,6 +142,7 @@ PRODUCTS: Mapping[str, Operator] = {
         range(1, 8),
         guard=first_of(nothing.quantized_product, _BOTH_SCALED),
         family=Family.PRODUCT,
+        wrong_in_reference=True,
     ),
     **product(
         "Einsum",
@@ -123,16 +153,15 @@ PRODUCTS: Mapping[str, Operator] = {
         family=Family.PRODUCT,
         floats_only=True,
         sdk="PopRT's replace_einsum_with_matmul, as far as it is a product",
+        adds=Terms.SIGNED,
     ),
     **family("Attention", rows.attention, composite.attention, apart=(3,), unchecked_input=6),
-    **product(
-        "GRU LSTM RNN",
-        rows.recurrent,
-        products.recurrent,
-        counts.recurrent,
-        range(1, 8),
-        guard=guards.recurrence,
-        family=Family.RECURRENT,
-        sdk="yes",
+    **recurrent("GRU", 3, ("Sigmoid", "Tanh"), "activation_alpha activation_beta activations clip"),
+    **recurrent(
+        "LSTM",
+        4,
+        ("Sigmoid", "Tanh", "Tanh"),
+        "activation_alpha activation_beta activations clip input_forget",
     ),
+    **recurrent("RNN", 1, ("Tanh",), "clip"),
 }

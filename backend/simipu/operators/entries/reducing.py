@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simipu.operators import counts, extremes, wrapping
 from simipu.operators.entries.makers import BOUNDED, EXACT, GROWING, family, reduced
-from simipu.operators.entry import Family, Operator
+from simipu.operators.entry import Family, OfLarge, Operator, Terms
 from simipu.operators.formulas import composite, reducing
 from simipu.operators.ranges import narrow_input
 from simipu.operators.rules import computing as rows
@@ -20,10 +20,11 @@ _LAYER_NORM_IN_SDK = (
 
 REDUCING: Mapping[str, Operator] = {
     **reduced(
-        "ReduceL2 ReduceLogSum ReduceLogSumExp",
-        family=Family.REDUCTION,
-        floats_only=True,
-        sdk="yes",
+        "ReduceL2", family=Family.REDUCTION, floats_only=True, sdk="yes", adds=Terms.MAGNITUDES
+    ),
+    **reduced("ReduceLogSum", family=Family.REDUCTION, floats_only=True, sdk="yes"),
+    **reduced(
+        "ReduceLogSumExp", family=Family.REDUCTION, floats_only=True, sdk="yes", keeps_single=True
     ),
     **reduced(
         "ReduceL1 ReduceSumSquare",
@@ -31,10 +32,25 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.REDUCTION,
         floats_only=True,
         sdk="yes",
+        adds=Terms.MAGNITUDES,
     ),
-    **reduced("ReduceSum", guard=wrapping.reduction, family=Family.REDUCTION, sdk="yes"),
     **reduced(
-        "ReduceMax ReduceMin", EXACT, guard=extremes.reduction, family=Family.REDUCTION, sdk="yes"
+        "ReduceSum",
+        guard=wrapping.reduction,
+        family=Family.REDUCTION,
+        sdk="yes",
+        adds=Terms.SIGNED,
+        keeps_single=True,
+        widened_late=True,
+    ),
+    **reduced(
+        "ReduceMax ReduceMin",
+        EXACT,
+        guard=extremes.reduction,
+        family=Family.REDUCTION,
+        sdk="yes",
+        keeps_single=True,
+        widened_late=True,
     ),
     **reduced(
         "ReduceMean",
@@ -43,8 +59,18 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.REDUCTION,
         floats_only=True,
         sdk="yes",
+        adds=Terms.SIGNED,
+        keeps_single=True,
     ),
-    **reduced("ReduceProd", GROWING, guard=wrapping.reduction, family=Family.REDUCTION, sdk="yes"),
+    **reduced(
+        "ReduceProd",
+        GROWING,
+        guard=wrapping.reduction,
+        family=Family.REDUCTION,
+        sdk="yes",
+        keeps_single=True,
+        widened_late=True,
+    ),
     **family("ArgMax ArgMin", rows.arg, composite.arg_extreme, guard=extremes.place, sdk="yes"),
     **family(
         "CumSum",
@@ -53,6 +79,7 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.REDUCTION,
         reads_scalars=True,
         sdk="yes",
+        adds=Terms.SIGNED,
     ),
     **family(
         "CumProd",
@@ -70,8 +97,17 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.SOFTMAX,
         in_place=(0,),
         sdk="yes",
+        of_large=OfLarge.SMALL,
+        wrong_in_reference=True,
     ),
-    **family("Hardmax", rows.softmax, reducing.softmax, EXACT, guard=extremes.hardmax),
+    **family(
+        "Hardmax",
+        rows.softmax,
+        reducing.softmax,
+        EXACT,
+        guard=extremes.hardmax,
+        wrong_in_reference=True,
+    ),
     **family(
         "LogSoftmax",
         rows.softmax,
@@ -79,6 +115,8 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.SOFTMAX,
         in_place=(0,),
         sdk="yes",
+        of_large=OfLarge.SMALL,
+        wrong_in_reference=True,
     ),
     **family(
         "BatchNormalization",
@@ -87,6 +125,8 @@ REDUCING: Mapping[str, Operator] = {
         apart=range(1, 5),
         family=Family.NORM,
         sdk="yes",
+        ignored_by_reference=("spatial",),
+        wrong_in_reference=True,
     ),
     **family(
         "InstanceNormalization",
@@ -96,7 +136,14 @@ REDUCING: Mapping[str, Operator] = {
         family=Family.NORM,
         sdk="yes",
     ),
-    **family("LRN", rows.along(1), composite.local_response, family=Family.NORM, sdk="yes"),
+    **family(
+        "LRN",
+        rows.along(1),
+        composite.local_response,
+        family=Family.NORM,
+        sdk="yes",
+        wrong_in_reference=True,
+    ),
     **family(
         "LayerNormalization",
         rows.inner_axes,
@@ -105,7 +152,7 @@ REDUCING: Mapping[str, Operator] = {
         sdk=_LAYER_NORM_IN_SDK,
     ),
     **family("RMSNormalization", rows.inner_axes, reducing.norm, family=Family.NORM),
-    **family("LpNormalization", rows.along(-1), reducing.norm),
+    **family("LpNormalization", rows.along(-1), reducing.norm, wrong_in_reference=True),
     **family(
         "MeanVarianceNormalization",
         rows.mean_variance,
@@ -121,6 +168,8 @@ REDUCING: Mapping[str, Operator] = {
         fault=window_fault(),
         family=Family.POOL,
         sdk="yes",
+        adds=Terms.SIGNED,
+        wrong_in_reference=True,
     ),
     **family(
         "MaxPool",
@@ -132,6 +181,7 @@ REDUCING: Mapping[str, Operator] = {
         fault=window_fault(),
         family=Family.POOL,
         sdk="yes",
+        wrong_in_reference=True,
     ),
     **family(
         "LpPool",
@@ -140,6 +190,7 @@ REDUCING: Mapping[str, Operator] = {
         count=counts.pool,
         fault=window_fault(),
         family=Family.POOL,
+        wrong_in_reference=True,
     ),
     **family(
         "GlobalAveragePool",
@@ -148,6 +199,7 @@ REDUCING: Mapping[str, Operator] = {
         BOUNDED,
         family=Family.REDUCTION,
         sdk="yes",
+        adds=Terms.SIGNED,
     ),
     **family(
         "GlobalMaxPool",
@@ -157,6 +209,7 @@ REDUCING: Mapping[str, Operator] = {
         guard=extremes.pool,
         family=Family.REDUCTION,
         sdk="yes",
+        wrong_in_reference=True,
     ),
     **family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21, family=Family.REDUCTION),
     **family(

@@ -111,6 +111,14 @@ BROADCAST = Elementwise(v.InnerLoop(2, 4), v.InnerLoop(2, 2))
 """Cost of adding or multiplying a scalar."""
 ADDED = Elementwise(v.InnerLoop(3, 4), v.InnerLoop(3, 2), broadcasts=True)
 """Cost of adding or multiplying two tensors."""
+COMPARED = Elementwise(v.InnerLoop(4, 4), v.InnerLoop(3, 2))
+"""Extremes, and PopRT's own operators of a comparison, whose vertices are not public."""
+ORDERED = Elementwise(v.InnerLoop(9, 4), v.InnerLoop(14, 4))
+"""Comparisons with a truth as result."""
+INFINITE = Elementwise(v.InnerLoop(9, 4), v.InnerLoop(9, 2))
+CHOSEN = Elementwise(v.InnerLoop(5, 1), v.InnerLoop(5, 1))
+"""A choice between two tensors."""
+GELU = Elementwise(v.InnerLoop(8, 4), v.InnerLoop(21, 2))
 ERF = Elementwise(v.InnerLoop(4, 1), v.InnerLoop(41, 1))
 """The error function. In half poplibs' estimator says 13, which is about 10 too many for BERT and
 RoBERTa with 384 tokens on a C600, compiled by PopRT, which has a vertex of its own (ErfV2). 4 is

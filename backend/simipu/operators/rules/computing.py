@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 from onnx import helper
 from onnxgraph import drop_attribute
+from onnxgraph.opsets import DFT_TAKES_AXIS, DROPOUT_NEVER_TRAINS, SOFTMAX_HAS_ONE_AXIS
 
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
-DROPOUT_DROPS_NOTHING = 7
-"""Opset from which Dropout drops nothing unless a training mode is set."""
-SOFTMAX_HAS_ONE_AXIS = 13
-"""Opset from which Softmax and similar operators work along one axis; before, they flatten the axes
-from their own on."""
-FOURIER_TAKES_AXIS = 20
-"""Opset from which DFT's axis is an input."""
 _MATRIX_AXES = 2
 """Number of last axes that are multiplied; the axes before are broadcast."""
 _SCALARS: tuple[tuple[int, ...], ...] = ((), (1,))
@@ -35,7 +29,7 @@ def dropout(node: Node) -> list[Rows]:
     drawn for the whole batch."""
     training = 2
     is_drawn = node.has(training) and bool(node.constant(training))
-    if is_drawn or (node.opset < DROPOUT_DROPS_NOTHING and not node.attribute("is_test", 0)):
+    if is_drawn or (node.opset < DROPOUT_NEVER_TRAINS and not node.attribute("is_test", 0)):
         raise NotIndependent("it drops elements at random, drawn for the whole batch")
     return [node.only_rows()] * len(node.results)
 
@@ -276,7 +270,7 @@ def fourier(node: Node) -> list[Rows]:
     """Row rule of DFT: it works along one axis, which later opsets have as an input; the last axis
     has the parts of complex numbers."""
     rows, rank, axis_input = node.only_rows(), len(node.shape(0)), 2
-    if node.opset < FOURIER_TAKES_AXIS:
+    if node.opset < DFT_TAKES_AXIS:
         axis = int(node.attribute("axis", 1))
     else:
         given = node.constant(axis_input)

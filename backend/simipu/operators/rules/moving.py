@@ -7,12 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from onnx import helper
+from onnxgraph.opsets import AXES_ARE_INPUTS, SLICE_TAKES_BOUNDS
 
 from simipu.operators.rules.computing import leading_axis
 from simipu.operators.rules.places import Node, NotIndependent, Rows
-
-SQUEEZE_TAKES_AXES, SLICE_TAKES_TENSORS = 13, 10
-"""Opsets from which axes and ranges are inputs, not attributes."""
 
 
 def transpose(node: Node) -> list[Rows]:
@@ -86,7 +84,7 @@ def squeeze(node: Node) -> list[Rows]:
         if not axes:
             node.proto.op_type = "Identity"  # an empty list of axes would mean all of them
             del node.proto.input[1:]
-        elif node.opset < SQUEEZE_TAKES_AXES:
+        elif node.opset < AXES_ARE_INPUTS:
             node.proto.attribute.append(helper.make_attribute("axes", axes))
         else:
             del node.proto.input[1:]
@@ -202,7 +200,7 @@ def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
     rows the first n indices are used."""
     indices = node.constant(1)
     assert indices is not None
-    if node.opset < SLICE_TAKES_TENSORS:
+    if node.opset < SLICE_TAKES_BOUNDS:
         raise NotIndependent("it picks among the rows")
     # If numbers[i] == i along one axis (`counted`) and the other parts of an index are the same for
     # every row (`others`), row i of the result depends on row i of the data alone.

@@ -15,7 +15,7 @@ from poprt import Converter
 from poprt.passes import get_pass
 from sample_models import linear_model, make_model
 from simipu import CompileError
-from simipu.operators import OPERATORS
+from simipu.operators import OPERATORS, names_where
 from standard_examples import load_examples
 
 F, F16, I64, B = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
@@ -177,6 +177,18 @@ def test_an_operator_that_has_no_older_form_is_refused_by_its_node(operator, rea
             CompileError, match=f"to opset 11: node 'culprit'.*{reason}.*no convert_version"
         ):
             convert(model, OLD)
+
+
+@pytest.mark.parametrize(
+    "operator", sorted(names_where(lambda entry: entry.is_reduction and entry.keeps_single))
+)
+def test_a_reduction_over_no_axes_that_keeps_elements_is_an_identity_in_an_old_opset(operator):
+    node = helper.make_node(operator, ["x"], ["y"], noop_with_empty_axes=1)
+    model = make_model([node], {"x": (F, [3])}, {"y": (F, [3])}, {}, opset=18)
+    converted = convert(model, OLD)
+    assert [node.op_type for node in converted.graph.node] == ["Identity"]
+    x = np.array([-2, 0, 3], np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x})[0], x)
 
 
 def norm_in_a_body():
