@@ -5,6 +5,7 @@ graphs that do not say it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx
 from onnxgraph import (
@@ -71,13 +72,6 @@ def place_nodes(graph: onnx.GraphProto, places: Mapping[str, Place]) -> None:
             set_attribute(node, STAGE_ATTRIBUTE, place[1])
 
 
-def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
-    """Return the IPU of each node of a placed graph. With one IPU the nodes need not name it."""
-    if num_ipus == 1:
-        return [0] * len(graph.node)
-    return [int(attribute(node, IPU_ATTRIBUTE, 0)) for node in graph.node]
-
-
 def find_stages(graph: onnx.GraphProto) -> list[int]:
     """Return the stage of each node of a placed graph. A node that names none has the stage of the
     node before it. If no node names a stage, the list is empty."""
@@ -91,9 +85,32 @@ def find_stages(graph: onnx.GraphProto) -> list[int]:
     return stages
 
 
-def place_inputs(graph: onnx.GraphProto, ipus: Sequence[int]) -> dict[str, int]:
-    """Return the IPU that receives each input from the host: the one that reads it first."""
-    found = {info.name: 0 for info in find_inputs(graph)}
-    for node, ipu in reversed(list(zip(graph.node, ipus, strict=True))):
-        found.update((name, ipu) for name in iter_reads(node) if name in found)
-    return found
+@dataclass(frozen=True, slots=True)
+class PlacedGraph:
+    """A graph with what its nodes say of their places, read once."""
+
+    graph: onnx.GraphProto
+    ipus: Sequence[int]
+    """IPU of each node."""
+    input_ipus: Mapping[str, int]
+    """IPU that receives each input from the host: the one that reads it first."""
+
+    @staticmethod
+    def read(graph: onnx.GraphProto, num_ipus: int) -> PlacedGraph:
+        """Read the places of a graph's nodes. With one IPU they need not name it."""
+        named = num_ipus > 1
+        return PlacedGraph.at(
+            graph, [int(attribute(node, IPU_ATTRIBUTE, 0)) if named else 0 for node in graph.node]
+        )
+
+    @staticmethod
+    def at(graph: onnx.GraphProto, ipus: Sequence[int]) -> PlacedGraph:
+        """Return a graph whose nodes are on these IPUs."""
+        input_ipus = {info.name: 0 for info in find_inputs(graph)}
+        for node, ipu in reversed(list(zip(graph.node, ipus, strict=True))):
+            input_ipus.update((name, ipu) for name in iter_reads(node) if name in input_ipus)
+        return PlacedGraph(graph, ipus, input_ipus)
+
+    def nodes_on(self, ipu: int) -> list[onnx.NodeProto]:
+        """Return the nodes of an IPU."""
+        return [node for node, own in zip(self.graph.node, self.ipus, strict=True) if own == ipu]

@@ -16,7 +16,7 @@ from functools import cache, partial
 import onnx
 from onnxgraph import TensorSize, find_inputs, graph_values
 
-from simipu.chip.placement import find_ipus, find_stages, place_inputs
+from simipu.chip.placement import PlacedGraph, find_stages
 from simipu.chip.target import Target
 from simipu.cost.variables import Variable, find_variables, iter_weights
 from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
@@ -290,22 +290,22 @@ def estimate(
     """
     options = options or CostOptions()
     graph = placed.graph
-    values, ipus = graph_values(graph), find_ipus(graph, options.num_ipus)
+    values, places = graph_values(graph), PlacedGraph.read(graph, options.num_ipus)
     walk = Walk(_take_ipu(target, options), options, values, calibration)
     stages = find_stages(graph) if options.enable_pipelining else []
     by_stage = dict.fromkeys(sorted(set(stages)), 0)
     operators = []
     fullest: dict[int, tuple[OperatorCost, int]] = {}
     """Node with the most live bytes on each IPU, with the node's position."""
-    for operator in walk.iter_operators(graph, ipus):
+    for operator in walk.iter_operators(places):
         operators.append(operator)
         if operator.ipu not in fullest or operator.live_bytes > fullest[operator.ipu][0].live_bytes:
             fullest[operator.ipu] = (operator, walk.position)
         if stages:
             by_stage[stages[walk.position]] += operator.cycles
-    streams = _find_streams(graph, ipus, values)
+    streams = _find_streams(places, values)
     costs = tuple(
-        _ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus)
+        _ipu_cost(ipu, places, operators, walk, streams) for ipu in range(options.num_ipus)
     )
     fullest_ipu = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
     return Estimate(
@@ -319,7 +319,7 @@ def estimate(
         calibration=calibration,
         stage_cycles=tuple(by_stage.values()),
         peak=_find_peak(*fullest[fullest_ipu], walk) if fullest_ipu in fullest else None,
-        list_variables=cache(partial(find_variables, graph, ipus, walk, operators)),
+        list_variables=cache(partial(find_variables, places, walk, operators)),
         host_input_bytes=sum(
             values[info.name].bytes for info in find_inputs(graph) if info.name in values
         ),
@@ -341,7 +341,7 @@ def node_cycles(
     graph = model.graph
     cycles = [0] * len(graph.node)
     walk = Walk(_take_ipu(target, options), options, graph_values(graph), calibration)
-    for operator in walk.iter_operators(graph, range(len(graph.node))):
+    for operator in walk.iter_operators(PlacedGraph.at(graph, range(len(graph.node)))):
         cycles[operator.ipu] += operator.cycles
     return cycles
 
@@ -353,22 +353,21 @@ def _take_ipu(target: Target, options: CostOptions) -> Target:
 
 def _ipu_cost(
     ipu: int,
-    graph: onnx.GraphProto,
-    ipus: Sequence[int],
+    placed: PlacedGraph,
     operators: Sequence[OperatorCost],
     walk: Walk,
     streams: Mapping[int, int],
 ) -> IpuCost:
     mine = [operator for operator in operators if operator.ipu == ipu]
-    nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
-    options = walk.options
-    weights = sum(walk.values[name].bytes for name in iter_weights(graph, nodes, options.num_ipus))
+    nodes, options = placed.nodes_on(ipu), walk.options
+    weights = iter_weights(placed.graph, nodes, options.num_ipus)
+    weight_bytes = sum(walk.values[name].bytes for name in weights)
     # A pipeline's stage passes on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
     code = code_of_all(mine, outlined=options.enable_outlining)
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
-        weight_bytes=walk.per_tile(weights + walk.further_weight_bytes[ipu]),
+        weight_bytes=walk.per_tile(weight_bytes + walk.further_weight_bytes[ipu]),
         code=code.of_fullest(walk.calibration.imbalance),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
         handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
@@ -376,12 +375,10 @@ def _ipu_cost(
     )
 
 
-def _find_streams(
-    graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, TensorSize]
-) -> Counter[int]:
+def _find_streams(placed: PlacedGraph, values: Mapping[str, TensorSize]) -> Counter[int]:
     """Return the bytes to and from the host in one run, by the IPU that reads or computes them."""
-    places = place_inputs(graph, ipus)
-    for node, ipu in zip(graph.node, ipus, strict=True):
+    graph, places = placed.graph, dict(placed.input_ipus)
+    for node, ipu in zip(graph.node, placed.ipus, strict=True):
         places.update(dict.fromkeys(node.output, ipu))
     found = Counter[int]()
     for info in (*find_inputs(graph), *graph.output):

@@ -8,13 +8,13 @@ in-placing pattern is on by default (docs/ipu-performance.md, section 8).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnxgraph import TensorSize, find_inputs, iter_reads
 
-from simipu.chip.placement import place_inputs
+from simipu.chip.placement import PlacedGraph
 from simipu.operators import operator_of
 
 
@@ -41,13 +41,13 @@ class Liveness:
 
     def __init__(
         self,
-        graph: onnx.GraphProto,
+        placed: PlacedGraph,
         values: Mapping[str, TensorSize],
-        ipus: Sequence[int],
         constants: Collection[str] = (),
     ) -> None:
-        self._values, self._ipus, self._nodes = values, ipus, graph.node
-        self._places = place_inputs(graph, ipus)
+        graph = placed.graph
+        self._values, self._ipus, self._nodes = values, placed.ipus, graph.node
+        self._places = dict(placed.input_ipus)
         self._constants = {*constants, *(tensor.name for tensor in graph.initializer)}
         self._ends = self._find_ends(graph)
         self._dying: dict[int, list[str]] = {}
@@ -90,7 +90,7 @@ class Liveness:
         order."""
         ipu, reads = self._ipus[i], list(iter_reads(node))
         self._places.update(dict.fromkeys(node.output, ipu))
-        if self._constants.issuperset(reads) and not operator_of(node).is_random:
+        if self._constants.issuperset(reads) and not operator_of(node).draws(node):
             self._constants.update(node.output)
         elif operator_of(node).is_view:
             self._show(node)

@@ -7,13 +7,14 @@ tensors of a node sum to its `tensor_bytes`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import onnx
 from onnxgraph import TensorSize, iter_reads
 
+from simipu.chip.placement import PlacedGraph
 from simipu.cost.liveness import Lifetime
 from simipu.cost.walk import OperatorCost, Path, Walk
 from simipu.operators import IPU_COPY
@@ -85,23 +86,22 @@ def iter_weights(
 
 
 def find_variables(
-    graph: onnx.GraphProto, ipus: Sequence[int], walk: Walk, operators: Sequence[OperatorCost]
+    placed: PlacedGraph, walk: Walk, operators: Sequence[OperatorCost]
 ) -> tuple[Variable, ...]:
     """Return the variables of all IPUs, those that stay first, after the walk over the graph."""
     found: list[Variable] = []
     for ipu in range(walk.options.num_ipus):
-        nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
-        found += _iter_permanent(graph, nodes, ipu, walk, len(operators))
-    return (*found, *(_iter_tensors(graph, walk, operators) if operators else ()))
+        found += _iter_permanent(placed, ipu, walk, len(operators))
+    return (*found, *(_iter_tensors(placed.graph, walk, operators) if operators else ()))
 
 
 def _iter_permanent(
-    graph: onnx.GraphProto, nodes: Collection[onnx.NodeProto], ipu: int, walk: Walk, num_steps: int
+    placed: PlacedGraph, ipu: int, walk: Walk, num_steps: int
 ) -> Iterator[Variable]:
     """Yield what is in an IPU's memory all the time."""
-    tiles = walk.target.num_tiles
-    printed = set(iter_printed(graph))
-    for name in iter_weights(graph, list(nodes), walk.options.num_ipus):
+    tiles, nodes = walk.target.num_tiles, placed.nodes_on(ipu)
+    printed = set(iter_printed(placed.graph))
+    for name in iter_weights(placed.graph, nodes, walk.options.num_ipus):
         value = walk.values[name]
         spread, source = find_spread(value, None, tiles)
         if name in walk.stored and walk.stored[name].elements == value.size:

@@ -26,6 +26,7 @@ from onnxgraph import (
     known_constants,
 )
 
+from simipu.chip.placement import PlacedGraph
 from simipu.chip.target import Target
 from simipu.cost.liveness import Liveness
 from simipu.cost.outlining import find_copied_weights
@@ -219,13 +220,14 @@ class Walk:
         """Constant from which a node computes a constant of as many elements."""
 
     def iter_operators(
-        self, graph: onnx.GraphProto, ipus: Sequence[int], around: ParentScope = _MAIN
+        self, placed: PlacedGraph, around: ParentScope = _MAIN
     ) -> Iterator[OperatorCost]:
-        """Yield the cost of each node of `graph`, which runs inside of `around`."""
+        """Yield the cost of each node of a graph, which runs inside of `around`."""
+        graph, ipus = placed.graph, placed.ipus
         inside = around.prefix
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
-        liveness = Liveness(graph, self.values, ipus, self._constants)
+        liveness = Liveness(placed, self.values, self._constants)
         self.liveness[around.path] = liveness
         copied = [0] * len(graph.node)
         if not inside and self.options.enable_outlining:
@@ -264,7 +266,7 @@ class Walk:
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         known = all(name in self._constants for name in node.input if name)
-        return known and not operator_of(node).is_random
+        return known and not operator_of(node).draws(node)
 
     def _hold(self, names: Iterable[str], ipu: int) -> None:
         """Add the bytes of constants that the compiler computes and that lie on the chip because a
@@ -414,8 +416,8 @@ class Walk:
             self.further_weight_bytes[ipu] += sum(
                 self.values[tensor.name].bytes for tensor in graph.initializer
             )
-            places = [ipu] * len(graph.node)
-            found.append(list(self.iter_operators(graph, places, within)))
+            placed = PlacedGraph.at(graph, [ipu] * len(graph.node))
+            found.append(list(self.iter_operators(placed, within)))
         # One graph runs at a time: time is that of the most expensive branch. The code of all of
         # them is on the tiles, and the peak is that of the branch that needs most memory.
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
@@ -444,8 +446,8 @@ def operator_work(context: Context) -> Work:
     """
     operator = operator_of(context.node)
     cost = operator.cost
-    known = (
-        context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
+    known = context.constants.issuperset(filter(None, context.node.input)) and not operator.draws(
+        context.node
     )
     # Two nodes with known operands remain. fp8 weights must stay small, so that their casts run on
     # the chip. A copy between IPUs belongs to the placement: the compiler does not remove it.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 from onnxgraph import graph_values
 from poprt.pipeline import estimate
+from simipu.chip.placement import PlacedGraph
 from simipu.cost import CALIBRATION, CostOptions
 from simipu.cost.estimate import HOST_EXCHANGE_BYTES, STACK_BYTES
 from simipu.cost.liveness import Liveness
@@ -33,7 +34,7 @@ SIZE = 1000
 def alive(net: networks.Builder, output: str) -> list[int]:
     """Return the bytes of a network's computed tensors that are alive while each node runs."""
     graph = net.model(output).graph
-    liveness = Liveness(graph, graph_values(graph), [0] * len(graph.node))
+    liveness = Liveness(PlacedGraph.read(graph, 1), graph_values(graph))
     found = [liveness.during(i, node) for i, node in enumerate(graph.node)]
     for i, total in enumerate(found):
         assert sum(size for _, size in liveness.iter_alive(i, 0)) == total, graph.node[i].name

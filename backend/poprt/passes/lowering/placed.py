@@ -39,9 +39,8 @@ from simipu import MAX_IPUS, CompileError, Target
 from simipu.chip.placement import (
     IPU_ATTRIBUTE,
     STAGE_ATTRIBUTE,
-    find_ipus,
+    PlacedGraph,
     find_stages,
-    place_inputs,
 )
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.numerics import QUARTERS
@@ -153,11 +152,11 @@ class InsertCopies(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Insert the copies. Nodes must have their IPUs as attributes."""
         graph = model.graph
-        ipus = find_ipus(graph, self._num_ipus)
-        places, defined = place_inputs(graph, ipus), set(iter_defined(graph))
+        placed = PlacedGraph.read(graph, self._num_ipus)
+        places, defined = dict(placed.input_ipus), set(iter_defined(graph))
         copies: dict[tuple[str, int], str] = {}
         nodes: list[onnx.NodeProto] = []
-        for node, ipu in zip(graph.node, ipus, strict=True):
+        for node, ipu in zip(graph.node, placed.ipus, strict=True):
             for name in dict.fromkeys(iter_reads(node)):
                 if places.get(name, ipu) == ipu:
                     continue
