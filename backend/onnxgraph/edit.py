@@ -122,6 +122,11 @@ def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:
     model.opset_import.extend(kept)
 
 
+def drop_opset(model: onnx.ModelProto, domain: str) -> None:
+    """Remove the opset of a domain."""
+    keep_opsets(model, {entry.domain for entry in model.opset_import} - {domain})
+
+
 def spell_domains(model: onnx.ModelProto) -> None:
     """Spell the domain of the standard's operators "" everywhere, in functions too. "ai.onnx" means
     the same, but onnx does not know it in nodes.

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import onnx
 import torch
 from onnx import TensorProto, helper
-from onnxgraph import attribute
+from onnxgraph import attribute, drop_opset, iter_reads, replace_nodes
 
-from poptorch.capture.rewriting import iter_graphs_of
 from poptorch.errors import Error
 
 DOMAIN: Final = "poptorch.control"
@@ -69,11 +68,8 @@ def lower_marks(model: onnx.ModelProto) -> None:
         value.name: value for value in (*graph.input, *graph.value_info, *graph.output)
     }
     nodes = _lower(list(graph.node), [value.name for value in graph.output], values)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    opsets = [opset for opset in model.opset_import if opset.domain != DOMAIN]
-    del model.opset_import[:]
-    model.opset_import.extend(opsets)
+    replace_nodes(graph, nodes)
+    drop_opset(model, DOMAIN)
 
 
 def _lower(nodes: list[onnx.NodeProto], outputs: Sequence[str], values: Values) -> list[Any]:
@@ -148,7 +144,7 @@ def _gather(
     nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], wanted: Collection[str]
 ) -> list[onnx.NodeProto]:
     """Return the nodes, in order, that only the wanted tensors need."""
-    readers = Counter(itertools.chain(outputs, *(_iter_reads(node) for node in nodes)))
+    readers = Counter(itertools.chain(outputs, *(iter_reads(node) for node in nodes)))
     inside, gathered = Counter(wanted), []
     for node in reversed(nodes):
         results = [name for name in node.output if name]
@@ -156,17 +152,8 @@ def _gather(
             readers[name] == inside[name] for name in results
         ):
             gathered.append(node)
-            inside.update(_iter_reads(node))
+            inside.update(iter_reads(node))
     return gathered[::-1]
-
-
-def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node and its bodies read."""
-    yield from node.input
-    for body in iter_graphs_of(node):
-        yield from (value.name for value in body.output)
-        for inner in body.node:
-            yield from inner.input
 
 
 def _make_body(
@@ -195,7 +182,7 @@ def _check_inside(turn: onnx.NodeProto, others: list[onnx.NodeProto]) -> None:
     """Raise Error if a node outside of a loop reads what a turn computes."""
     names = set(turn.output)
     for node in others:
-        if names & set(_iter_reads(node)):
+        if names & set(iter_reads(node)):
             raise Error(
                 f"poptorch.for_loop: {node.op_type} uses a tensor that the body computes, outside "
                 "of the loop. Return the tensor from the body instead"

@@ -8,7 +8,14 @@ from typing import Any
 import onnx
 import onnxruntime
 from onnx import numpy_helper
-from onnxgraph import iter_graphs
+from onnxgraph import (
+    drop_unread_nodes,
+    iter_graphs,
+    iter_nodes,
+    iter_reads,
+    keep_outputs,
+    used_names,
+)
 from popart.lowering import has_collectives
 from poprt import Converter
 from simipu import CompileError
@@ -98,11 +105,9 @@ def find_constants(
     graph = model.graph
     varying = {value.name for value in graph.input} | set(weights)
     for node in graph.node:
-        inner = [inner_node for body in iter_graphs_of(node) for inner_node in body.node]
-        read = {name for inner_node in (node, *inner) for name in inner_node.input}
-        draws = any(operator_of(inner_node).draws(inner_node) for inner_node in (node, *inner))
-        exchanges = has_collectives(onnx.GraphProto(node=[node]))
-        if read & varying or draws or exchanges:
+        inner = onnx.GraphProto(node=[node])
+        draws = any(operator_of(inner_node).draws(inner_node) for inner_node in iter_nodes(inner))
+        if varying & set(iter_reads(node)) or draws or has_collectives(inner):
             varying.update(node.output)
     constant = [name for name in dict.fromkeys(outputs) if name not in varying]
     if not constant:
@@ -114,39 +119,17 @@ def find_constants(
     return dict(zip(constant, session.run(constant, {}), strict=True))
 
 
-def iter_graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Return the bodies of a node and those within."""
-    graphs: list[onnx.GraphProto] = []
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            if body.node:
-                graphs.extend(iter_graphs(body))
-    return graphs
-
-
 def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     """Return the part of a model that computes the outputs."""
     graph = model.graph
-    reads, nodes = set(outputs), []
-    for node in reversed(graph.node):
-        if reads & set(node.output):
-            nodes.append(node)
-            reads.update(node.input)
-            reads.update(name for body in iter_graphs_of(node) for name in _reads(body))
-    part = onnx.helper.make_graph(
-        nodes[::-1],
-        "constants",
-        [],
-        [value for value in graph.output if value.name in outputs],
-        [tensor for tensor in graph.initializer if tensor.name in reads],
+    part = onnx.GraphProto(name="constants", node=graph.node, output=graph.output)
+    keep_outputs(part, outputs)
+    drop_unread_nodes(part)
+    names = used_names(part)
+    part.initializer.extend(tensor for tensor in graph.initializer if tensor.name in names)
+    return onnx.helper.make_model(
+        part,
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+        functions=model.functions,
     )
-    part_model = onnx.helper.make_model(part, opset_imports=model.opset_import)
-    part_model.ir_version = model.ir_version
-    part_model.functions.extend(model.functions)
-    return part_model
-
-
-def _reads(body: onnx.GraphProto) -> set[str]:
-    return {name for node in body.node for name in node.input} | {
-        value.name for value in body.output
-    }

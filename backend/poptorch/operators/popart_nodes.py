@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, infer_shapes, rename, replace_nodes
+from onnxgraph import CHIP_DOMAIN, drop_opset, infer_shapes, rename, replace_nodes
 from popart import popart_exception
 from popart.lowering import LoweringOptions, lower
 
@@ -88,24 +88,21 @@ def drop_hints(model: onnx.ModelProto) -> None:
         model: The model, which is changed.
     """
     _bypass(model.graph, lambda node: node.domain == HINTS)
-    opsets = [opset for opset in model.opset_import if opset.domain != HINTS]
-    del model.opset_import[:]
-    model.opset_import.extend(opsets)
+    drop_opset(model, HINTS)
 
 
 def _bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool]) -> None:
     """Remove nodes that return their input; outputs of the graph become their inputs."""
     names: dict[str, str] = {}
-    nodes = []
+    others = []
     for node in graph.node:
         if is_bypassed(node):
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
-            nodes.append(node)
+            others.append(node)
     if not names:
         return
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, others)
     rename(graph, names)
     for output in graph.output:
         output.name = names.get(output.name, output.name)
@@ -136,11 +133,8 @@ def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
             model.graph.initializer.extend(part.initializer)
         else:
             nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    opsets = [opset for opset in model.opset_import if opset.domain != CHIP_DOMAIN]
-    del model.opset_import[:]
-    model.opset_import.extend(opsets)
+    replace_nodes(model.graph, nodes)
+    drop_opset(model, CHIP_DOMAIN)
 
 
 def _lower(
@@ -182,7 +176,5 @@ def _lower(
     for place, (name, outer) in enumerate(zip(inner.output, node.output, strict=True)):
         node_type, to = ("Cast", TensorProto.INT32) if place in results else ("Identity", None)
         lowered.node.append(helper.make_node(node_type, [name], [outer], to=to))
-    nodes = [*casts, *lowered.node]
-    del lowered.node[:]
-    lowered.node.extend(nodes)
+    replace_nodes(lowered, [*casts, *lowered.node])
     return lowered
