@@ -106,13 +106,16 @@ def fused_models(metadata: Metadata) -> tuple[FusedModel, ...]:
     fits = len(selectors) == 1 and selectors[0].tensorInfo().dataType() in _WHOLE
     if not fits or replica_shape(metadata, selectors[0]) not in ((), (1,)):
         return ()
-    found: dict[int, tuple[list[str], list[str]]] = {}
+    names_by_model: dict[int, tuple[list[str], list[str]]] = {}
     for place, anchors in enumerate((inputs, outputs)):
         for name in (anchor.name() for anchor in anchors if anchor not in selectors):
             member = _MEMBER.match(name)
             if member is None:
                 return ()
-            found.setdefault(int(member[1]), ([], []))[place].append(name)
-    if sorted(found) != list(range(len(found))):
+            names_by_model.setdefault(int(member[1]), ([], []))[place].append(name)
+    if sorted(names_by_model) != list(range(len(names_by_model))):
         return ()
-    return tuple(FusedModel(tuple(found[i][0]), tuple(found[i][1])) for i in range(len(found)))
+    return tuple(
+        FusedModel(tuple(names_by_model[i][0]), tuple(names_by_model[i][1]))
+        for i in range(len(names_by_model))
+    )

@@ -25,6 +25,7 @@ _log = logging.getLogger("popef")
 _MAX_PROGRAM = (1 << 32) - 1
 """Maximum index of a program: programs are uint32_t in the C++ API."""
 _NOWHERE: StructAt = (0, 0, 0, 0)
+"""Position of a structure that is absent; every field of it has its default."""
 
 
 class Decoder:
@@ -68,10 +69,12 @@ _READERS: dict[type[Record], tuple[tuple[str, Read], ...]] = {}
 
 def _readers(kind: type[Record]) -> tuple[tuple[str, Read], ...]:
     """Return a reader for each field of a structure; cached by structure."""
-    found = _READERS.get(kind)
-    if found is None:
-        found = _READERS[kind] = tuple((field.name, _reader(field)) for field in kind.SCHEMA.fields)
-    return found
+    readers = _READERS.get(kind)
+    if readers is None:
+        readers = _READERS[kind] = tuple(
+            (field.name, _reader(field)) for field in kind.SCHEMA.fields
+        )
+    return readers
 
 
 def _reader(field: AnyField) -> Read:

@@ -22,6 +22,7 @@ _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 
 
 _ZLIB_HEADER_BYTES = 2
+"""Bytes of zlib's header, CMF and FLG (RFC 1950)."""
 _DEFLATE = 8
 """Compression method of zlib; the only one that is defined."""
 _LARGEST_WINDOW = 7
@@ -197,6 +198,7 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
 
 
 BUFFER_BYTES = 1 << 16
+"""Buffer of a stream over a payload; larger reads do not use it."""
 
 
 class ViewStream(io.RawIOBase):

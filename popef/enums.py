@@ -158,13 +158,14 @@ def numpyDTypeToPopefType(dtype: Any) -> DataType:
         >>> popef.numpyDTypeToPopefType("int32").name
         'S32'
     """
-    found = np.dtype(dtype)
-    if found.name not in _POPEF_TYPES or found != found.newbyteorder("<"):
-        known = ", ".join(sorted(_POPEF_TYPES))
+    numpy_type = np.dtype(dtype)
+    if numpy_type.name not in _POPEF_TYPES or numpy_type != numpy_type.newbyteorder("<"):
+        supported = ", ".join(sorted(_POPEF_TYPES))
         raise UnsupportedError(
-            f"dtype {found!r}: expected a little-endian one of {known}; convert with astype first"
+            f"dtype {numpy_type!r}: expected a little-endian one of {supported}; convert with "
+            "astype first"
         )
-    return _POPEF_TYPES[found.name]
+    return _POPEF_TYPES[numpy_type.name]
 
 
 def storage_dtype(dataType: DataType) -> np.dtype[Any]:

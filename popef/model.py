@@ -132,7 +132,7 @@ class _Parts:
         self.executables = _by_name(
             (executable.name, executable) for executable in reader.executables()
         )
-        self._metadata = _by_name((each.executable, each) for each in reader.metadata())
+        self._metadata = _by_name((metadata.executable, metadata) for metadata in reader.metadata())
         self._opaque_blobs = _by_name((blob.executable, blob) for blob in reader.opaqueBlobs())
         self._tensors = _by_name((tensor.info.name, tensor) for tensor in reader.tensors())
         self._feeds = _by_name((feed.info.name, feed) for feed in reader.feeds())
@@ -140,25 +140,28 @@ class _Parts:
 
     def choose(self, name: str | None) -> ExecutableReader:
         every = list(chain(*self.executables.values()))
-        found = every if name is None else self.executables.get(name, [])
-        if len(found) == 1:
-            return found[0]
-        wanted = "one executable" if name is None else f"one executable called {name!r}"
+        readers_of_name = every if name is None else self.executables.get(name, [])
+        if len(readers_of_name) == 1:
+            return readers_of_name[0]
+        expected = "one executable" if name is None else f"one executable called {name!r}"
         advice = (
             "parse the file that holds it"
-            if not found
+            if not readers_of_name
             else "name one, or parse each model on its own"
         )
-        candidates = [each for each, readers in self.executables.items() for _ in readers]
+        candidates = [candidate for candidate, readers in self.executables.items() for _ in readers]
         raise PopefError(
-            f"model: expected {wanted}, got {len(found)} among {_names(candidates)}; {advice}"
+            f"model: expected {expected}, got {len(readers_of_name)} among "
+            f"{_names(candidates)}; {advice}"
         )
 
     def bind(self, executable: ExecutableReader) -> Model:
         name = executable.name
         metadata = self._metadata.get(name, [])
         if len(metadata) != 1:
-            candidates = _names([each for each, blobs in self._metadata.items() for _ in blobs])
+            candidates = _names(
+                [candidate for candidate, blobs in self._metadata.items() for _ in blobs]
+            )
             raise PopefError(
                 f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among "
                 f"those for {candidates}; parse the files of one export together, each once"
@@ -185,16 +188,16 @@ class _Parts:
 
 
 def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
-    for name, each in named:
-        found.setdefault(name, []).append(each)
-    return found
+    items: dict[str, list[T]] = {}
+    for name, item in named:
+        items.setdefault(name, []).append(item)
+    return items
 
 
 def _data(
     model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Iterable[str]
 ) -> list[AnyData]:
-    found = []
+    tensors = []
     for name in anchors:
         readers = data.get(name, [])
         if len(readers) > 1:
@@ -203,8 +206,8 @@ def _data(
                 f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of "
                 "one model only"
             )
-        found += readers
-    return sorted(found, key=lambda reader: (reader.blob.source.name, reader.blob.index))
+        tensors += readers
+    return sorted(tensors, key=lambda reader: (reader.blob.source.name, reader.blob.index))
 
 
 def _names(names: Sequence[str]) -> str:
@@ -215,6 +218,7 @@ def _names(names: Sequence[str]) -> str:
 ROWS_BLOB = "simipu.rows"
 """Name of the opaque blob."""
 _MAX_BYTES = 1 << 20
+"""Maximum size of the JSON in an opaque blob: names of tensors need some KB."""
 _FROZEN = "the files contain data of inputs, which can differ from row to row"
 _UNKNOWN = "the file does not say that they are independent"
 

@@ -232,8 +232,8 @@ class Reader:
 
     def __repr__(self) -> str:
         kinds = Counter(blob.type.name.lower() for blob in self._blobs)
-        found = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "nothing"
-        return f"<{type(self).__name__} of {len(self._sources)} file(s) with {found}>"
+        counts = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "nothing"
+        return f"<{type(self).__name__} of {len(self._sources)} file(s) with {counts}>"
 
     def parseFile(self, path: str | os.PathLike[str]) -> None:
         """Add the blobs of a file; a pipe or the like is read to its end and kept in memory.

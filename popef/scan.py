@@ -46,7 +46,9 @@ _FIXED_WORDS = 6
 """Words of the structure without sizes and name: the root pointer, two pointers, one of the name, a
 word and a pointer."""
 _MAX_NAME = 256
+"""Maximum length of a name in a template; a longer one is parsed in full."""
 _MAX_TEMPLATES = 1024
+"""Maximum number of templates that are kept, because a file may have a new layout in every blob."""
 _DATA_TYPES = tuple((data_type, ITEM_BYTES[data_type]) for data_type in DataType)
 
 
@@ -287,11 +289,11 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
                 "raise Limits.max_blobs if you trust the file"
             )
         head = source.read(start, HEAD_BYTES)
-        found = templates.match(head, source.size - start)
-        if found is None:
+        template_match = templates.match(head, source.size - start)
+        if template_match is None:
             blob = read_blob(source, index, start, head, limits)
         else:
-            payload, size, seen = found
+            payload, size, seen = template_match
             places = start, start + templates.STRUCTURE_START, start + payload, start + size
             blob = Blob(source, index, *places, _NO_VERSION, BlobType.DATA_TENSOR, seen)
         yield blob

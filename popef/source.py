@@ -13,6 +13,7 @@ from .errors import FormatError, LimitError, PopefError, Rule
 from .wire import WORD_BYTES
 
 CHUNK_BYTES = 1 << 20
+"""Bytes that are read at a time from a stream without a size."""
 
 
 class Source(Protocol):
@@ -126,12 +127,12 @@ class FileSource:
         """
         if self._kept is None:
             return
-        found, state = FileState.of(self._kept), self.state
+        current, state = FileState.of(self._kept), self.state
         assert state is not None
-        if found.modified_ns != state.modified_ns or found.size != state.size:
+        if current.modified_ns != state.modified_ns or current.size != state.size:
             raise PopefError(
                 f"{self.name}: expected the file as it was opened ({state}), found that it was "
-                f"modified in place ({found}); replace files by renaming, and load "
+                f"modified in place ({current}); replace files by renaming, and load "
                 "the model again"
             )
 

@@ -27,10 +27,13 @@ ELEMENT_FEE = 8
 free."""
 
 STRUCT, LIST, FAR = 0, 1, 2
+"""Kinds of pointers: the lowest two bits of a pointer word."""
 BIT_LIST, BYTE_LIST, WORD_LIST, POINTER_LIST, COMPOSITE_LIST = 1, 2, 5, 6, 7
+"""Codes of the size of a list's elements."""
 ELEMENT_BITS = (0, 1, 8, 16, 32, 64, 64, 64)
 """Bits of an element by size code; a pointer is a word, and a composite list counts words."""
 _NARROW_LISTS = (BYTE_LIST, 3, 4)
+"""Codes of lists whose elements have 1, 2 or 4 bytes."""
 INT_FORMATS = {2: "B", 3: "H", 4: "I", 5: "q"}
 """Struct format by element size code. Narrow elements are uint32_t and below in the newer API,
 hence unsigned."""
@@ -239,8 +242,8 @@ class Message:
                 Rule.INTEGERS, segment, position, "structures that begin with an integer", got
             )
         words, step = self.words[at.segment], at.data_words + at.num_pointers
-        found = (words[at.first + i * step] for i in range(at.length))
-        return [word - (1 << 64) if word >> 63 else word for word in found]
+        first_words = (words[at.first + i * step] for i in range(at.length))
+        return [word - (1 << 64) if word >> 63 else word for word in first_words]
 
     def struct(self, segment: int, position: int) -> StructAt | None:
         """Return the place of the structure behind the pointer, None for null."""

@@ -28,6 +28,7 @@ AnyPartWriter = TypeVar("AnyPartWriter", bound="_PartWriter")
 
 _HEADER_BYTES = len(encode(BlobHeader()))
 _COPY_BYTES = 1 << 20
+"""Bytes that are copied at a time."""
 
 
 class _PartWriter(ABC):

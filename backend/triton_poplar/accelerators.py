@@ -22,9 +22,9 @@ def read_accelerators(config: Mapping[str, Any], gpu: int | None) -> tuple[Chose
     checked. Raises ModelConfigError for an unknown name or parameter, and for a bad value.
     """
     optimization = config.get("optimization") or {}
-    given = optimization.get("execution_accelerators") or {}
-    on_cpu = _choose(config, given.get("cpu_execution_accelerator") or [], None)
-    on_gpu = _choose(config, given.get("gpu_execution_accelerator") or [], gpu or 0)
+    accelerators = optimization.get("execution_accelerators") or {}
+    on_cpu = _choose(config, accelerators.get("cpu_execution_accelerator") or [], None)
+    on_gpu = _choose(config, accelerators.get("gpu_execution_accelerator") or [], gpu or 0)
     if gpu is None:
         return on_cpu
     return on_gpu or (choose_accelerator(_DEFAULT_ON_GPU, {"device_id": str(gpu)}),)
@@ -39,12 +39,12 @@ def _choose(
     try:
         for entry in entries:
             parameters = {**device, **entry.get("parameters", {})}
-            found = choose_accelerator(
+            accelerator = choose_accelerator(
                 str(entry.get("name", "")), parameters, on_gpu=gpu is not None
             )
-            if found.name in chosen:
-                raise AcceleratorError(f"accelerator {found.name!r} is named twice")
-            chosen[found.name] = found
+            if accelerator.name in chosen:
+                raise AcceleratorError(f"accelerator {accelerator.name!r} is named twice")
+            chosen[accelerator.name] = accelerator
     except AcceleratorError as error:
         raise ModelConfigError(
             f"model {config.get('name', '')!r}: {kind}_execution_accelerator: {error}"

@@ -57,6 +57,7 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _CPU = 1
+"""kDLCPU, DLPack's number of the CPU."""
 
 
 def to_capsule(array: Array) -> Any:

@@ -15,6 +15,7 @@ from popef._tools.text import escape, write_utf_8
 MIN_INTERVAL_SECONDS = 10.0
 """Minimum time between two log lines of a kind that clients can cause at will."""
 _MAX_CHARACTERS = 2000
+"""Maximum length of a line, whose text may come from a client or a file."""
 
 _log = logging.getLogger("triton_poplar")
 

@@ -167,8 +167,8 @@ class ModelState:
             self._check_states([*reader.fileStates(), *self._find_graph_states()])
             return popef.ModelBuilder(reader).createModel(self._choose_executable(reader))
         except (popef.PopefError, OSError) as error:
-            named = " and ".join(str(file) for file in files)
-            where = "" if any(str(file) in str(error) for file in files) else f", {named}"
+            names = " and ".join(str(file) for file in files)
+            where = "" if any(str(file) in str(error) for file in files) else f", {names}"
             raise ModelConfigError(f"model {self.name!r}{where}: {error}") from error
 
     @property
@@ -197,10 +197,10 @@ class ModelState:
 
     def _files_exchanged(self) -> ModelConfigError:
         files = [*self.executable_files, *self.weights_files, self.graph_file]
-        named = " and ".join(str(file) for file in files if file is not None)
+        names = " and ".join(str(file) for file in files if file is not None)
         return ModelConfigError(
             f"model {self.name!r}: expected the files as they were when the load began, found that "
-            f"one was exchanged or written to ({named}); load the model again"
+            f"one was exchanged or written to ({names}); load the model again"
         )
 
     @cached_property
@@ -307,18 +307,18 @@ class ModelState:
     def _find_files(self, parameter: str, default: str, *, required: bool) -> list[Path]:
         """Return the files that a parameter names, separated by commas. Without the parameter,
         return the file of the default name if it exists."""
-        given = getattr(self.parameters, parameter)
-        if not given:
+        text = getattr(self.parameters, parameter)
+        if not text:
             file = self._find_file(default) if default else None
             if file is None and required:
                 raise self._file_not_found(parameter, default)
             return [file] if file else []
         # A file may have a comma in its name.
-        whole = self._find_file(given)
-        if whole is not None:
-            return [whole]
+        path = self._find_file(text)
+        if path is not None:
+            return [path]
         files = []
-        for name in given.split(","):
+        for name in text.split(","):
             file = self._find_file(name.strip())
             if file is None:
                 raise self._file_not_found(parameter, name.strip())

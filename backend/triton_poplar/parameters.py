@@ -345,11 +345,11 @@ def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     Raises ModelConfigError for a bad value, and for a name that is similar to a known one. Other
     unknown names cause a warning.
     """
-    given = {
+    texts = {
         name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()
     }
     owner = f"model {config.get('name', '')!r}: parameter"
-    return Parameters(**_parse(PARAMETERS, given, owner))
+    return Parameters(**_parse(PARAMETERS, texts, owner))
 
 
 def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
@@ -396,7 +396,7 @@ def _describe_default(default: Any) -> str:
     if default in ("", None):
         return ""
     if isinstance(default, tuple):
-        return f"`{','.join(f'{each:g}' for each in default)}`"
+        return f"`{','.join(f'{number:g}' for number in default)}`"
     return f"`{str(default).lower()}`"
 
 
@@ -415,13 +415,13 @@ class BackendState:
         start: ServerStart | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
-        given = {
+        texts = {
             name: environ[variable]
             for name in BACKEND_OPTIONS
             if (variable := environment_variable(name)) in environ
         }
         self.options: BackendOptions = parse_backend_options(
-            {**given, **find_options(command_line)}
+            {**texts, **find_options(command_line)}
         )
         self.start = start or ServerStart()
 
@@ -452,7 +452,7 @@ def read_command_line(pid: int) -> list[str]:
 def find_options(command_line: Sequence[str]) -> dict[str, str]:
     """Return the poplar options in a server's arguments, in both spellings of the flag. The last
     value of a name wins."""
-    found = {}
+    options = {}
     for index, argument in enumerate(command_line):
         value = argument.removeprefix(f"{_FLAG}=")
         if argument == _FLAG:
@@ -461,5 +461,5 @@ def find_options(command_line: Sequence[str]) -> dict[str, str]:
             continue
         if value.startswith(_BACKEND) and "=" in value:
             name, _, text = value.removeprefix(_BACKEND).partition("=")
-            found[name] = text
-    return found
+            options[name] = text
+    return options

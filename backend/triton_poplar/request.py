@@ -198,8 +198,10 @@ class Request:
             )
         except ModelRuntimeError as error:
             raise RequestError(f"model {state.name!r}: {error}") from error
-        given = state.models[number].outputs
-        outputs = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
+        outputs_of_model = state.models[number].outputs
+        outputs = [
+            name for name, tensor in state.outputs.items() if tensor.anchor in outputs_of_model
+        ]
         completed = {
             name: complete[tensor.anchor] if tensor.shape else complete[tensor.anchor].reshape(1)
             for name, tensor in state.inputs.items()

@@ -72,20 +72,20 @@ class TensorPool:
     def take(self, requests: Sequence[Request]) -> list[ResponseTensors | None]:
         """Return tensors for the responses to the requests of a call, or None for responses that
         have to be made of new ones. Tensors of the calls before it are free."""
-        taken: list[ResponseTensors | None] = []
+        taken_tensors: list[ResponseTensors | None] = []
         num_used: dict[int, int] = {}
         for request in requests:
-            rows, found = request.batch_size, None
+            rows, tensors = request.batch_size, None
             number = num_used.get(rows, 0)
-            kept = self._kept.get(rows, ())
-            if request.wants_all and number < len(kept):
-                found = kept[number]
-                if not found.is_shared and not self._share(found):
+            kept_tensors = self._kept.get(rows, ())
+            if request.wants_all and number < len(kept_tensors):
+                tensors = kept_tensors[number]
+                if not tensors.is_shared and not self._share(tensors):
                     self.clear()
                     return [None] * len(requests)
                 num_used[rows] = number + 1
-            taken.append(found)
-        return taken
+            taken_tensors.append(tensors)
+        return taken_tensors
 
     def make(self, request: Request, outputs: Mapping[str, Array]) -> list[Any]:
         """Return new tensors for a response. Those of all outputs are kept for the calls after this

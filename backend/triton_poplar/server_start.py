@@ -62,18 +62,22 @@ class ServerStart:
     @property
     def is_used_up(self) -> bool:
         """Whether no unknown files are to be tried any more in this start."""
-        left = self._find_left(_USABLE_FIRST)
-        return left is not None and _SHARE * left < self._least
+        seconds_left = self._find_left(_USABLE_FIRST)
+        return seconds_left is not None and _SHARE * seconds_left < self._least
 
     def limit(self, seconds: float) -> float:
         """Return the time limit of a load whose own limit is `seconds`."""
-        left = self._find_left(_USABLE)
-        return seconds if left is None else min(seconds, max(left, self._least))
+        seconds_left = self._find_left(_USABLE)
+        return seconds if seconds_left is None else min(seconds, max(seconds_left, self._least))
 
     def limit_first(self, seconds: float) -> float:
         """Return the time limit of a first load of unknown files, whose own limit is `seconds`."""
-        left = self._find_left(_USABLE_FIRST)
-        return seconds if left is None else min(seconds, max(_SHARE * left, self._least))
+        seconds_left = self._find_left(_USABLE_FIRST)
+        return (
+            seconds
+            if seconds_left is None
+            else min(seconds, max(_SHARE * seconds_left, self._least))
+        )
 
     def describe_cut(self) -> str:
         """Return why a model is not loaded in the start, and what to do."""

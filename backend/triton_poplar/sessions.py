@@ -138,7 +138,7 @@ def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
     A generated configuration never does."""
     if not session.row_dependence or not state.max_batch_size:
         return
-    told = (
+    consequence = (
         "each request runs alone, padded with zeros, and a request with more rows is rejected"
         if session.runs_alone
         else (
@@ -154,7 +154,7 @@ def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
         state.max_batch_size,
         session.batch_size,
         session.row_dependence,
-        told,
+        consequence,
     )
 
 
@@ -230,13 +230,13 @@ def _check_target(state: ModelState, executable: SimulatedExecutable) -> None:
     """Raise ModelConfigError if the backend's options describe other chips than those the
     executable was compiled for."""
     options, target = state.backend.options, executable.target
-    for name, asked, compiled in (
+    for name, requested, compiled in (
         ("sim_ipu_version", options.sim_ipu_version, target.ipu_version),
         ("sim_tiles_per_IPU", options.sim_tiles_per_IPU, target.tiles_per_ipu),
     ):
-        if asked not in (None, compiled):
+        if requested not in (None, compiled):
             raise ModelConfigError(
-                f"model {state.name!r}: backend option {name} is {asked}, but the executable "
+                f"model {state.name!r}: backend option {name} is {requested}, but the executable "
                 f"was compiled for {compiled}; compile it for that machine, or remove the option"
             )
     if options.sim_num_IPUs is not None and options.sim_num_IPUs < target.num_ipus:
@@ -314,13 +314,13 @@ def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) 
         state.backend,
         file_states=state.file_states,
     )
-    named = f"model {state.name!r}"
+    model = f"model {state.name!r}"
     trial = Trial(work, held_bytes, _find_folders(state))
     try:
-        try_in_child(trial, replace(options, ready_seconds=seconds), named)
+        try_in_child(trial, replace(options, ready_seconds=seconds), model)
     except LoadError as error:
         text = describe_failure(state, error, seconds)
-        raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
+        raise ModelConfigError(text if text.startswith(model) else f"{model}: {text}") from error
 
 
 def _find_folders(state: ModelState) -> tuple[str, ...]:
@@ -363,5 +363,5 @@ def _load_quietly(
     except (LoadTimeoutError, LoadMemoryError, MemoryError):
         raise
     except Exception as error:  # work that lacks memory must not be retried without limits
-        told = str(error) if isinstance(error, _REFUSALS) else f"{type(error).__name__}: {error}"
-        raise LoadError(told) from error
+        reason = str(error) if isinstance(error, _REFUSALS) else f"{type(error).__name__}: {error}"
+        raise LoadError(reason) from error

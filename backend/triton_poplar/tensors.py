@@ -63,16 +63,16 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     """
     names = {anchor.name(): anchor.name() for anchor in anchors}
     try:
-        given = {} if file is None else read_names(file)
+        friendly_names = {} if file is None else read_names(file)
     except popef.PopefError as error:
         raise ModelConfigError(str(error)) from error
-    unknown = sorted(set(given) - set(names))
+    unknown = sorted(set(friendly_names) - set(names))
     if unknown:
         raise ModelConfigError(
             f"name map {file}: anchor {unknown[0]!r} does not exist in the PopEF file; its "
             f"anchors are {', '.join(names)}"
         )
-    names.update(given)
+    names.update(friendly_names)
     owners: dict[str, str] = {}
     for anchor, friendly in names.items():
         if fault := find_name_fault(friendly):
@@ -137,8 +137,8 @@ def check_config_tensors(
                 f"{tensor.triton_type} of the PopEF file (anchor {tensor.anchor!r})"
             )
         reshape = entry.get("reshape")
-        given = entry["dims"] if reshape is None else reshape.get("shape", [])
-        dims = [int(dim) for dim in given]
+        configured_dims = entry["dims"] if reshape is None else reshape.get("shape", [])
+        dims = [int(dim) for dim in configured_dims]
         expected = tensor.dims(batch) if batch else open_empty(tensor.shape) or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(

@@ -109,12 +109,12 @@ class Parser(argparse.ArgumentParser):
         end = words.index("--") if "--" in words else len(words)
         words[:end] = map(self._respell, words[:end])
         self._words = words[:end]
-        parsed, left = super().parse_known_args(words, namespace)
-        if left and self._subparsers is None:
-            self.error(self._describe_unknown(left[0]))
+        parsed, unparsed = super().parse_known_args(words, namespace)
+        if unparsed and self._subparsers is None:
+            self.error(self._describe_unknown(unparsed[0]))
         if getattr(parsed, "parser", self) is self:
             parsed.given_words = words
-        return parsed, left
+        return parsed, unparsed
 
     def read_value(self, option: str, text: str) -> Any:
         """Return what an option of one value reads from a text, for an option that names others.
@@ -129,7 +129,7 @@ class Parser(argparse.ArgumentParser):
     def drop_options(self, words: Iterable[str], names: Collection[str]) -> list[str]:
         """Return the options in `words` with their values, without those that one of `names` names
         and without positional arguments. This parser must have parsed the words."""
-        kept: list[str] = []
+        remaining: list[str] = []
         is_kept, num_values = False, 0.0
         for word in words:
             name, equals, _ = word.partition("=")
@@ -142,8 +142,8 @@ class Parser(argparse.ArgumentParser):
             else:
                 continue
             if is_kept:
-                kept.append(word)
-        return kept
+                remaining.append(word)
+        return remaining
 
     def _respell(self, word: str) -> str:
         """Return a word with the option's own name, if it is an option with `-` for `_`."""
@@ -151,7 +151,7 @@ class Parser(argparse.ArgumentParser):
         if not name.startswith("--") or name in self._option_string_actions:
             return word
         spelling = name.replace("-", "_")
-        same = (each for each in self.option_names() if each.replace("-", "_") == spelling)
+        same = (name for name in self.option_names() if name.replace("-", "_") == spelling)
         return f"{next(same, name)}{equals}{value}"
 
     def _is_unknown(self, word: str) -> bool:
@@ -196,11 +196,11 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = list(map(str, action.choices))
+            choices = list(map(str, action.choices))
             raise argparse.ArgumentError(
                 action,
-                f"expected one of {', '.join(known)}, found {_quote(value)}"
-                f"{did_you_mean(str(value), known)}",
+                f"expected one of {', '.join(choices)}, found {_quote(value)}"
+                f"{did_you_mean(str(value), choices)}",
             )
 
     def check_paths(self, parsed: argparse.Namespace) -> None:

@@ -86,10 +86,10 @@ class ChildProcess:
             return wait_for((self.handle,), seconds)
         end, pause = time.monotonic() + seconds, _MIN_PAUSE_SECONDS
         while not self.has_ended():
-            left = end - time.monotonic()
-            if left <= 0:
+            seconds_left = end - time.monotonic()
+            if seconds_left <= 0:
                 return False
-            time.sleep(min(pause, left))
+            time.sleep(min(pause, seconds_left))
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         return True
 

@@ -31,6 +31,7 @@ TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
 _OUTPUT = "standard output"
 _ISSUE = "please report it, with the output of the same command under"
 _REDRAW_SECONDS = 0.1
+"""Interval between two updates of the line."""
 _PATIENCE_SECONDS = 1.0
 """Time before the progress line appears; shorter work shows nothing."""
 
@@ -193,18 +194,18 @@ def _find_option(file: Path, options: argparse.Namespace) -> str:
 
     Returns "" if there is none.
     """
-    found = {}
-    wanted = Path(os.path.abspath(file))
+    option_of_path = {}
+    wanted_path = Path(os.path.abspath(file))
     parser: Parser = options.parser
     for name, option in parser.path_options.items():
         value = getattr(options, name)
         if value is None or value == parser.get_default(name):
             continue
-        for given in value if isinstance(value, list) else [value]:
-            path = Path(os.path.abspath(given))
-            if path == wanted or path in wanted.parents or wanted in path.parents:
-                found[abs(len(path.parts) - len(wanted.parts))] = option
-    return found[min(found)] if found else ""
+        for option_path in value if isinstance(value, list) else [value]:
+            path = Path(os.path.abspath(option_path))
+            if path == wanted_path or path in wanted_path.parents or wanted_path in path.parents:
+                option_of_path[abs(len(path.parts) - len(wanted_path.parts))] = option
+    return option_of_path[min(option_of_path)] if option_of_path else ""
 
 
 class LineFormatter(logging.Formatter):

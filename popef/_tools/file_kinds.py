@@ -85,8 +85,13 @@ _POPEF_HEADER = struct.Struct("<IIQ")
 """Segments less 1, words of the first one, and its root pointer."""
 _MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be", b"\xef\xbb\xbf": "utf-8"}
 _TAR_MAGIC, _TAR_PLACE = b"ustar", 257
+"""Magic of a tar archive, and its position in the header of the first file (POSIX ustar)."""
 _MIN_ONNX_VERSION, _MAX_ONNX_VERSION = 3, 31
+"""Range of an ONNX model's `ir_version`, its first field. Above it are printable characters, so
+that no text is taken for a model."""
 _PICKLE_PROTOCOLS = range(2, 6)
+"""Protocols of pickle that begin with the opcode PROTO and their number: protocols 0 and 1 have no
+such beginning."""
 _MAX_SAFETENSORS_HEADER = 100_000_000
 """Maximum size of the header of a safetensors file, by its specification."""
 _MAX_SHOWN = 40
@@ -112,8 +117,8 @@ def recognize_file(path: str | os.PathLike[str]) -> FileKind | None:
 def name_models(folder: str | os.PathLike[str], *suffixes: str) -> list[str]:
     """Return the paths of model files in a folder, relative to it and sorted: those that end in the
     first suffix of which there is one. Few levels and entries are searched, and no links."""
-    found = sorted(_iter_files(os.fspath(folder), suffixes, _MAX_LEVELS))
-    by_suffix = ([path for path in found if path.endswith(suffix)] for suffix in suffixes)
+    paths = sorted(_iter_files(os.fspath(folder), suffixes, _MAX_LEVELS))
+    by_suffix = ([path for path in paths if path.endswith(suffix)] for suffix in suffixes)
     return next(filter(None, by_suffix), [])
 
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TextIO
 
 MAX_LINES = 10_000
+"""Maximum number of lines that wait for the reader: a few MB of memory."""
 MAX_BYTES = 1 << 22
 """Maximum number of lines that wait, and of their characters: some seconds of a verbose log."""
 FLUSH_SECONDS = 2.0

@@ -53,8 +53,8 @@ def spare_memory_bytes(proc: Path = PROC, groups: Path = CONTROL_GROUPS) -> int:
     free = usable if free is None else min(usable, free)
     for folder, is_old in iter_groups(proc, groups):
         with suppress(OSError, ValueError, KeyError):
-            used, limit = read_memory(folder, is_old=is_old)
-            free = min(free, limit - used)
+            used_bytes, limit = read_memory(folder, is_old=is_old)
+            free = min(free, limit - used_bytes)
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most != resource.RLIM_INFINITY:
         free = min(free, most - _data_bytes(proc))

@@ -58,8 +58,8 @@ class MismatchError(TypeError):
 
     def describe(self, value: object) -> str:
         """Return what follows the option's name in the error about a value."""
-        found = value if self._found is UNSET else self._found
-        return self._text or f": expected {self._expected}, found {quote(found)}"
+        shown = value if self._found is UNSET else self._found
+        return self._text or f": expected {self._expected}, found {quote(shown)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,12 +383,12 @@ class Settings:
     def copy(self, **changes: Any) -> Any:
         """Return an independent copy with changes; lists, dicts and settings within are copied
         too."""
-        made = type(self).__new__(type(self))
+        clone = type(self).__new__(type(self))
         values = {name: _copy(value) for name, value in self._values.items()}
-        made.__dict__.update(self.__dict__, _values=values)
+        clone.__dict__.update(self.__dict__, _values=values)
         for name, value in changes.items():
-            setattr(made, name, value)
-        return made
+            setattr(clone, name, value)
+        return clone
 
     def __copy__(self) -> Any:
         return self.copy()

@@ -175,15 +175,15 @@ def remove_left_overs(targets: Iterable[AnyPath]) -> None:
     """Remove the temporary files that killed writers of these files left; no writer may be
     active."""
     for target in map(Path, targets):
-        for left in target.parent.glob(".*.tmp"):
-            match = _LEFT_OVER.fullmatch(left.name)
+        for temporary in target.parent.glob(".*.tmp"):
+            match = _LEFT_OVER.fullmatch(temporary.name)
             if match and match["name"] == target.name:
-                left.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as given, _naming(str(target)), target.open("wb") as copy:
-        shutil.copyfileobj(given, copy)
+    with source.open("rb") as original, _naming(str(target)), target.open("wb") as copy:
+        shutil.copyfileobj(original, copy)
         copy.flush()
         os.fsync(copy.fileno())
 

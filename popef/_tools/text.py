@@ -40,6 +40,8 @@ _LONG_WORD = re.compile(rf"[^\s/]{{{_MAX_WORD + 1},}}")
 """Word, or part of a path, that is shortened in errors: longer than a file name can be."""
 _UTF_16 = ((codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"))
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
+"""Surrogates by which Python represents bytes of a name that are not UTF-8 (PEP 383,
+surrogateescape)."""
 _BYTES = re.compile(f"[{chr(_FIRST_BYTE)}-{chr(_LAST_BYTE)}]+")
 """Code points by which Python writes bytes of a file name that it cannot decode (PEP 383)."""
 
@@ -174,12 +176,12 @@ def find_name_fault(name: str) -> str | None:
 def find_shell_fault(path: str) -> str | None:
     """Return why a shell would not read `path` as one word (expected and found), or None if it
     would."""
-    found = next((character for character in path if character in _SHELL_CHARACTERS), None)
-    if found is None:
+    special = next((character for character in path if character in _SHELL_CHARACTERS), None)
+    if special is None:
         return None
     return (
         "expected no blank, quote or other special character of the shell, through which Triton "
-        f"starts the model's process; found {found!r}"
+        f"starts the model's process; found {special!r}"
     )
 
 

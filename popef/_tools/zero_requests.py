@@ -36,6 +36,8 @@ _MAX_JSON_VALUES = 16
 _MAX_SHOWN_VALUES = 1000
 """Maximum number of output values that a `curl` command prints in full."""
 _SHOWN_BYTES = 400
+"""Bytes of a JSON answer that are shown: the first values, without those that would fill the
+screen."""
 _SHOW_HALVES = (
     "import io, json, struct, sys; body = sys.stdin.buffer.read(); "
     'head, end = json.JSONDecoder().raw_decode(body.decode("latin-1")); '
@@ -99,14 +101,14 @@ def make_inputs(config: Mapping[str, Any]) -> list[ZeroInput]:
         raise ValueError("it is decoupled")
     batch = (1,) if int(config.get("max_batch_size", 0)) else ()
     inputs = []
-    for each in config.get("input", ()):
-        if each.get("optional"):
+    for tensor in config.get("input", ()):
+        if tensor.get("optional"):
             continue
-        datatype = _read_datatype(each)
+        datatype = _read_datatype(tensor)
         if datatype not in _ITEM_BYTES:
-            raise ValueError(f"its input {each['name']!r} has the unsupported type {datatype}")
-        shape = tuple(max(1, int(size)) for size in each.get("dims", ()))
-        inputs.append(ZeroInput(str(each["name"]), datatype, (*batch, *shape)))
+            raise ValueError(f"its input {tensor['name']!r} has the unsupported type {datatype}")
+        shape = tuple(max(1, int(size)) for size in tensor.get("dims", ()))
+        inputs.append(ZeroInput(str(tensor["name"]), datatype, (*batch, *shape)))
     if (num_bytes := sum(source.num_bytes for source in inputs)) > MAX_BYTES:
         raise ValueError(
             f"its inputs have {num_bytes} bytes, more than the limit of {MAX_BYTES} of a request "
@@ -161,8 +163,8 @@ def make_curl(address: str, model: str, config: Mapping[str, Any]) -> str:
     inputs = make_inputs(config)
     url = shlex.quote(f"http://{address}/v2/models/{quote(model, safe='')}/infer")
     answer = find_answer(config)
-    asked = _find_labelled(config) or config.get("output", ())
-    outputs = [_ask_for(each, answer) for each in asked]
+    tensors = _find_labelled(config) or config.get("output", ())
+    outputs = [_ask_for(tensor, answer) for tensor in tensors]
     chosen = {"outputs": outputs} if any("parameters" in result for result in outputs) else {}
     end = _ENDS[answer]
     is_small = sum(source.num_values for source in inputs) <= _MAX_JSON_VALUES
@@ -180,9 +182,9 @@ def make_curl(address: str, model: str, config: Mapping[str, Any]) -> str:
 def _find_labelled(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the outputs for which Triton returns labels."""
     return [
-        each
-        for each in config.get("output", ())
-        if each.get("label_filename") and _read_datatype(each) in _LABELLED
+        tensor
+        for tensor in config.get("output", ())
+        if tensor.get("label_filename") and _read_datatype(tensor) in _LABELLED
     ]
 
 

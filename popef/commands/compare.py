@@ -40,13 +40,13 @@ def iter_differences(left: Reader, right: Reader) -> Iterator[str]:
 
 
 def _by_key(reader: Reader) -> dict[Key, Blob]:
-    found: dict[Key, Blob] = {}
+    blobs: dict[Key, Blob] = {}
     counts: Counter[tuple[BlobType, str]] = Counter()
     for blob in reader.blobs():
         kind = blob.type, blob.name
-        found[blob.type, blob.name, counts[kind]] = blob
+        blobs[blob.type, blob.name, counts[kind]] = blob
         counts[kind] += 1
-    return found
+    return blobs
 
 
 def _title(key: Key) -> str:
@@ -76,12 +76,12 @@ def _fields(blob: Blob) -> dict[str, Any]:
 
 def _by_name(items: list[dict[str, Any]]) -> dict[str, Any]:
     counts: Counter[str] = Counter()
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for item in items:
         counts[item["name"]] += 1
         count = counts[item["name"]]
-        found[item["name"] if count == 1 else f"{item['name']} ({count})"] = item
-    return found
+        entries[item["name"] if count == 1 else f"{item['name']} ({count})"] = item
+    return entries
 
 
 def _iter_tree_differences(path: str, ours: Any, theirs: Any) -> Iterator[str]:

@@ -80,9 +80,9 @@ def _where(field: Field[Any, Any]) -> str:
 
 
 def _enumerations() -> str:
-    blobs = [(int(each), enumerant(each), STRUCTURE_OF_BLOB[each].__name__) for each in BlobType]
-    data = [(int(each), enumerant(each), ITEM_BYTES[each]) for each in DataType]
-    tensors = [(int(each), enumerant(each)) for each in TensorType]
+    blobs = [(int(kind), enumerant(kind), STRUCTURE_OF_BLOB[kind].__name__) for kind in BlobType]
+    data = [(int(kind), enumerant(kind), ITEM_BYTES[kind]) for kind in DataType]
+    tensors = [(int(kind), enumerant(kind)) for kind in TensorType]
     tables = (
         _table("ordinal", "BlobType", "structure that follows", rows=blobs),
         _table("ordinal", "DataType", "bytes of an element", rows=data),

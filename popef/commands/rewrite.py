@@ -30,6 +30,8 @@ _SUFFIXES = {
     BlobType.OPAQUE: ".opaque",
 }
 _MAX_NAME = 100
+"""Maximum length of a name in a file's name: file systems allow 255 bytes, which the suffix is part
+of."""
 
 
 def file_name(blob: Blob, *, raw: bool) -> str:
@@ -169,7 +171,7 @@ def split(source: str, folder: str, by: str) -> list[str]:
 
 def _by_model(blobs: Sequence[Blob]) -> dict[str, list[Blob]]:
     parts: dict[str, list[Blob]] = {}
-    taken: set[int] = set()
+    used_indices: set[int] = set()
     for executable in blobs:
         if not isinstance(executable.structure, Executable):
             continue
@@ -186,8 +188,8 @@ def _by_model(blobs: Sequence[Blob]) -> dict[str, list[Blob]]:
         }
         members += [blob for blob in blobs if _is_data(blob) and blob.structure.name in anchors]
         parts[_unique(harmless(executable.structure.name) or "model", parts)] = members
-        taken |= {blob.index for blob in members}
-    rest = [blob for blob in blobs if blob.index not in taken]
+        used_indices |= {blob.index for blob in members}
+    rest = [blob for blob in blobs if blob.index not in used_indices]
     return parts | {_unique("rest", parts): rest} if rest else parts
 
 

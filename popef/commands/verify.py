@@ -96,7 +96,9 @@ class Verification:
                     Rule.ENUMERANT,
                     f"{blob.label}: {name} is {enumerant(value)}, which is in no table",
                 )
-            if isinstance(value, str) and any(unicodedata.category(each) == "Cc" for each in value):
+            if isinstance(value, str) and any(
+                unicodedata.category(character) == "Cc" for character in value
+            ):
                 self._add(Rule.CONTROL_CHARACTERS, f"{blob.label}: {name} is {str(value)!r}")
 
     def _check_executables(self) -> None:
@@ -156,8 +158,12 @@ class Verification:
                 )
                 self._add(Rule.ANCHOR_REPLICAS, f"{blob.label}: {text}")
         flow = metadata.programFlow
-        used = {*flow.load, *flow.main, *flow.save}.union(*programs.values())
-        nameless = sorted(used.difference(metadata.programsMap)) if metadata.programsMap else []
+        programs_in_flow = {*flow.load, *flow.main, *flow.save}.union(*programs.values())
+        nameless = (
+            sorted(programs_in_flow.difference(metadata.programsMap))
+            if metadata.programsMap
+            else []
+        )
         if nameless:
             self._add(
                 Rule.PROGRAM_NAMES,
@@ -171,13 +177,14 @@ class Verification:
                 anchors.setdefault(anchor.name, {})[_describe(anchor.tensorInfo)] = None
         seen: dict[tuple[BlobType, str], Blob] = {}
         for blob in (*self._of(TensorDataInfo), *self._of(FeedDataInfo)):
-            name, found = blob.structure.name, _describe(blob.structure.tensorInfo)
+            name, description = blob.structure.name, _describe(blob.structure.tensorInfo)
             if anchors and name not in anchors:
                 self._add(Rule.DATA_ANCHOR, f"{blob.label}: there is no anchor {name!r}")
-            elif anchors and found not in anchors[name]:
+            elif anchors and description not in anchors[name]:
                 self._add(
                     Rule.DATA_ANCHOR,
-                    f"{blob.label}: {name!r} is {found}, its anchor {next(iter(anchors[name]))}",
+                    f"{blob.label}: {name!r} is {description}, its anchor "
+                    f"{next(iter(anchors[name]))}",
                 )
             if (blob.type, name) in seen:
                 self._add(

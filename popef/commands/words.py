@@ -294,9 +294,9 @@ class _Walk:
 def _elements(word: int, code: int, index: int, count: int) -> str:
     # Elements lie in a word from its lowest bits on; the last word of a list may not be full.
     bits = ELEMENT_BITS[code]
-    each = WORD_BITS // bits
-    first = index * each
-    values = [word >> i * bits & ((1 << bits) - 1) for i in range(min(each, count - first))]
+    per_word = WORD_BITS // bits
+    first = index * per_word
+    values = [word >> i * bits & ((1 << bits) - 1) for i in range(min(per_word, count - first))]
     if bits == WORD_BITS:
         values = [value - (1 << 64) if value >> 63 else value for value in values]
     last = first + len(values) - 1

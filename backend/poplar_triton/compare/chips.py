@@ -149,14 +149,15 @@ class ChipModel:
 
 
 def _list_divisors(number: int) -> Iterable[int]:
-    return (each for each in range(1, number + 1) if number % each == 0)
+    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
 
 
 def _describe_need(chips: Chips, profile: Profile, how: str) -> str:
-    needed, held = profile.estimate.peak_tile_bytes, profile.target.bytes_per_tile
+    needed_bytes, tile_bytes = profile.estimate.peak_tile_bytes, profile.target.bytes_per_tile
     return (
         f"does not fit{f' as {how}' if how else ''}: batch {profile.batch_size} needs "
-        f"{needed / 1024:,.0f} of {held / 1024:,.0f} KiB of a tile; compare more IPUs, such as "
+        f"{needed_bytes / 1024:,.0f} of {tile_bytes / 1024:,.0f} KiB of a tile; compare more IPUs, "
+        "such as "
         f"{2 * chips.num_ipus}x{chips.chip}"
     )
 

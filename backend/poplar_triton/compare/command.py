@@ -124,13 +124,13 @@ def _compare(options: argparse.Namespace) -> Comparison:
 def _iter_sizes(chips: ChipModel, sizes: Sequence[int]) -> Iterator[int | None]:
     """Yield the batch sizes that the model can have, each modelled on the chips; None is its own,
     if it can have no other."""
-    found = False
+    fits_any = False
     for number, size in enumerate(sizes):
         with quietly() if number else nullcontext():  # each size would repeat the warnings
             if chips.add(size):
-                found = True
+                fits_any = True
                 yield size
-    if not found:
+    if not fits_any:
         chips.add_own()
         yield None
 
@@ -139,7 +139,7 @@ def _measure(
     options: argparse.Namespace, model: Path, feeds: Feeds, folder: Path
 ) -> Iterable[System]:
     effort = Effort(options.seconds, options.threads or usable_cores())
-    return [measure(each, model, feeds, effort, folder) for each in (find_cpu(), find_gpu())]
+    return [measure(device, model, feeds, effort, folder) for device in (find_cpu(), find_gpu())]
 
 
 def _skip() -> Iterable[System]:
@@ -147,25 +147,26 @@ def _skip() -> Iterable[System]:
         "not measured: ONNX Runtime needs the ONNX model, found a compiled one; name its ONNX file"
     )
     return [
-        System(each.name, each.title, MEASURED, reason=reason) for each in (find_cpu(), find_gpu())
+        System(device.name, device.title, MEASURED, reason=reason)
+        for device in (find_cpu(), find_gpu())
     ]
 
 
 def _read_prices(options: argparse.Namespace) -> dict[str, float]:
     """Return the prices by the name of the system. Raises UsageError for an unknown name, and for
     one with two prices."""
-    known = [*(system.name for system in options.systems), find_cpu().name, find_gpu().name]
-    found: dict[str, float] = {}
+    names = [*(system.name for system in options.systems), find_cpu().name, find_gpu().name]
+    prices: dict[str, float] = {}
     for name, price in options.price:
-        if name not in known:
+        if name not in names:
             raise UsageError(
-                f"--price: expected one of {', '.join(known)}, found {name!r}"
-                f"{did_you_mean(name, known)}"
+                f"--price: expected one of {', '.join(names)}, found {name!r}"
+                f"{did_you_mean(name, names)}"
             )
-        if name in found:
+        if name in prices:
             raise UsageError(f"--price: {name!r} has two prices; give one")
-        found[name] = price
-    return found
+        prices[name] = price
+    return prices
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -72,8 +72,8 @@ def _name_cpu() -> str:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "unnamed"
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return escape(next(named, "unnamed"), 100)
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return escape(next(names, "unnamed"), 100)
 
 
 class Feeds:
@@ -210,8 +210,10 @@ def _read_results(
             missing[size] = _shorten(f"ONNX Runtime cannot run it: {result['error']}")
         else:
             points.append(_make_point(size, result))
-    left = [size for size in sizes if size not in {result["batch_size"] for result in results}]
-    for size in left:
+    missing_sizes = [
+        size for size in sizes if size not in {result["batch_size"] for result in results}
+    ]
+    for size in missing_sizes:
         missing[size] = fault or (
             f"not measured: a call of batch {results[-1]['batch_size']} takes longer than "
             f"{effort.seconds:g} s; --seconds raises the limit"

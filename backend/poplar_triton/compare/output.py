@@ -104,8 +104,8 @@ def describe_number(value: float) -> str:
 def describe_energy(energy: Energy) -> str:
     """Return the energy of a sample with its bounds, as far as they are known."""
     least, typical, most = (
-        None if each is None else _describe_joules(each)
-        for each in (energy.least, energy.typical, energy.most)
+        None if joules is None else _describe_joules(joules)
+        for joules in (energy.least, energy.typical, energy.most)
     )
     if least and most:
         bounds = f"{least} to {most}"
@@ -126,11 +126,11 @@ def _describe_joules(value: float) -> str:
 def list_notes(comparison: Comparison) -> list[tuple[str, str]]:
     """Return what has to be known about the rows: conditions, errors, and why something is
     missing, each after the names of the systems that share it."""
-    told: dict[str, list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for system in comparison.systems:
         for note in _iter_notes(comparison, system):
-            told.setdefault(note, []).append(system.name)
-    return [(", ".join(names), escape(note, _MAX_TEXT)) for note, names in told.items()]
+            lines.setdefault(note, []).append(system.name)
+    return [(", ".join(names), escape(note, _MAX_TEXT)) for note, names in lines.items()]
 
 
 def _iter_notes(comparison: Comparison, system: System) -> list[str]:
@@ -161,7 +161,7 @@ def _list_missing(system: System) -> list[str]:
     for size, why in system.missing.items():
         if why != system.reason:
             sizes.setdefault(why, []).append(str(size))
-    return [f"batch {', '.join(each)}: {why}" for why, each in sizes.items()]
+    return [f"batch {', '.join(batches)}: {why}" for why, batches in sizes.items()]
 
 
 def make_report(comparison: Comparison) -> str:

@@ -17,6 +17,8 @@ PLAN, RESULTS = Path("plan.json"), Path("results.jsonl")
 _WARM_UP_SHARE = 0.2
 """Share of the time that is spent on calls that do not count: ONNX Runtime allocates in them."""
 _MAX_CALLS = 100_000
+"""Maximum number of measured calls: enough for any percentile, and a bound of the memory for their
+times."""
 _MICRO = 1e-6
 
 
@@ -108,16 +110,16 @@ def read_joules(folder: Path) -> Counters | None:
 
     Linux shows those of Intel's and AMD's processors as `intel-rapl:N`, often to root only.
     """
-    found = {}
+    joules = {}
     try:
         for zone in sorted(folder.glob("intel-rapl:*")):
             if (zone / "name").read_text().startswith("package"):
                 texts = ((zone / name).read_text() for name in ("energy_uj", "max_energy_range_uj"))
                 counter, wrap = (int(text) * _MICRO for text in texts)
-                found[zone.name] = counter, wrap
+                joules[zone.name] = counter, wrap
     except (OSError, ValueError):
         return None
-    return found or None
+    return joules or None
 
 
 def subtract_joules(before: Counters | None, after: Counters | None) -> float | None:

@@ -16,8 +16,8 @@ __all__ = ["Case", "Example", "examples"]
 
 def examples(repository: Path) -> list[Example]:
     """Return the demonstrations whose model folders are in a repository."""
-    found: list[Example] = []
+    examples: list[Example] = []
     for kind in (Magika, SentenceSimilarity, DocumentOrientation, TextRecognition):
         if (repository / kind.model).is_dir():
-            found.append(kind(repository / kind.model))
-    return found
+            examples.append(kind(repository / kind.model))
+    return examples

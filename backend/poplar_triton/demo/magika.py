@@ -22,7 +22,9 @@ from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 # config.min.json of the model standard_v3_3: beg_size and end_size, block_size, padding_token.
 EDGE_BYTES = 1024
 BLOCK_BYTES = 4096
+"""Bytes that are read from each end of a file, before white space at the ends is removed."""
 PADDING = 256
+"""Token of a position behind the content: bytes are 0 to 255."""
 
 
 def features(content: bytes) -> Array:

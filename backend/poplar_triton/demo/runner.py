@@ -118,9 +118,9 @@ class Verdict:
     def compare(self, where: str, name: str, got: Array | None, reference: Array) -> bool:
         """Return whether an output is close enough. Otherwise record a failure."""
         if got is None or got.shape != reference.shape:
-            found = "nothing" if got is None else list(got.shape)
+            shape = "nothing" if got is None else list(got.shape)
             expected = f"expected shape {list(reference.shape)}"
-            self.fail(f"{where}, output {name}: {expected}, got {found}")
+            self.fail(f"{where}, output {name}: {expected}, got {shape}")
             return False
         # A NaN in the answer must fail, although every comparison with NaN is false.
         error = float(np.abs(got.astype(np.float64) - reference).max(initial=0))
@@ -242,8 +242,11 @@ def _iter_rows(
             latencies.append("failed")
             continue
         latencies.append(f"{1e3 * seconds:.1f} ms")
-        wanted = expected.items()
-        near = [verdict.compare(where, name, outputs.get(name), each) for name, each in wanted]
+        references = expected.items()
+        near = [
+            verdict.compare(where, name, outputs.get(name), reference)
+            for name, reference in references
+        ]
         if all(near):
             compare_decisions(example, outputs, expected, verdict, where)
             answer = example.describe(outputs, case)
@@ -268,9 +271,9 @@ def compare_decisions(
     example: Example, outputs: Tensors, expected: Tensors, verdict: Verdict, where: str
 ) -> None:
     """Record a failure if the answers in words differ."""
-    got, wanted = example.decide(outputs), example.decide(expected)
-    if got != wanted:
-        verdict.fail(f"{where}: answers {got}, ONNX Runtime answers {wanted}")
+    got, expected_decision = example.decide(outputs), example.decide(expected)
+    if got != expected_decision:
+        verdict.fail(f"{where}: answers {got}, ONNX Runtime answers {expected_decision}")
 
 
 def report(model: str, verdict: Verdict, console: Console) -> bool:

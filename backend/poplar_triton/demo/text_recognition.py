@@ -19,6 +19,7 @@ from .example import Case, Tensors, read_lines
 HEIGHT = 48
 WIDTH = 320
 BLANK = 0
+"""Class of no character in CTC's output."""
 
 LINES = ("Hello, Triton!", "Poplar on a CPU", "1234567890", "PopEF: 20% faster?", "Read me aloud")
 

@@ -40,11 +40,12 @@ class Difference:
     def find_fault(self, dtypes: Mapping[str, np.dtype[Any]]) -> str:
         """Return the first output that differs by more than its type allows, or ""."""
         limits = {"f2": HALF_LIMIT, "f4": FLOAT_LIMIT, "f8": FLOAT_LIMIT}
-        for name, found in self.worst.items():
+        for name, difference in self.worst.items():
             limit = limits.get(dtypes[name].str[1:], 0.0)
-            if not found <= limit:
+            if not difference <= limit:
                 return (
-                    f"output {name!r}: expected a difference of at most {limit:g}, found {found:g}"
+                    f"output {name!r}: expected a difference of at most {limit:g}, found "
+                    f"{difference:g}"
                 )
         return ""
 
@@ -108,18 +109,18 @@ def iter_requests(source: Source) -> Iterator[Answers]:
     """Yield requests as clients send them: whole batches, and if possible one row, and one more
     than a batch."""
     program, batch = source.program, source.program.batch_size
-    made = [
+    requests = [
         {stream.tensor: values[stream.tensor].astype(stream.dtype) for stream in program.inputs}
         for values in iter_made_up(read_static(program), program.inputs, batch, MIN_ROWS)
     ]
-    accepted = [each for each in made if _is_accepted(source, each)]
+    accepted = [request for request in requests if _is_accepted(source, request)]
     if not accepted:
         raise ExportError(
             f"model {source.name!r} rejects all generated inputs, so that no answers can be "
             "compared; --no-check writes it without a comparison"
         )
-    for each in accepted:
-        yield {port.name: _to_wire(port, each[port.stream.tensor]) for port in source.inputs}
+    for request in accepted:
+        yield {port.name: _to_wire(port, request[port.stream.tensor]) for port in source.inputs}
     if source.is_open and batch > 1 and source.inputs:
         for count in (1, batch + 1):
             numbers = np.arange(count) % batch
@@ -163,10 +164,10 @@ def _answer(source: Source, session: Session, request: Mapping[str, Array]) -> A
         value = request[port.name].reshape(_sizes(port.shape, request[port.name]))
         anchor = source.state.inputs[port.name].anchor
         rows[anchor] = np.moveaxis(value, port.stream.batch_axis, 0) if batched else value[None]
-    found = session.run(rows)
+    outputs = session.run(rows)
     answers = {}
     for port in source.outputs:
-        value = found[source.state.outputs[port.name].anchor]
+        value = outputs[source.state.outputs[port.name].anchor]
         answers[port.name] = np.moveaxis(value, 0, port.stream.batch_axis) if batched else value[0]
     return answers
 
@@ -175,19 +176,19 @@ def _measure(
     source: Source, session: Session, requests: list[Answers], answers: list[Answers]
 ) -> Difference:
     difference = Difference(dict.fromkeys((port.name for port in source.outputs), 0.0))
-    for request, found in zip(requests, answers, strict=True):
+    for request, answer in zip(requests, answers, strict=True):
         expected = _answer(source, session, request)
         for port in source.outputs:
             value = expected[port.name]
-            given = found[port.name]
-            if given.size != value.size or given.dtype != value.dtype:
+            actual = answer[port.name]
+            if actual.size != value.size or actual.dtype != value.dtype:
                 raise ExportError(
                     f"output {port.name!r}: expected {value.dtype} of shape {value.shape}, found "
-                    f"{given.dtype} of shape {given.shape}"
+                    f"{actual.dtype} of shape {actual.shape}"
                 )
             worst = difference.worst[port.name]
             difference.worst[port.name] = max(
-                worst, measure_difference(given.reshape(value.shape), value)
+                worst, measure_difference(actual.reshape(value.shape), value)
             )
         difference.num_rows += count_rows(source, request)
     return difference

@@ -112,8 +112,10 @@ def _check_output(output: Path, to: str, *, force: bool) -> None:
     if fault := find_name_fault(output.absolute().name):
         raise ExportError(f"{escape(output)}: the name of the output: {fault}; choose another")
     if output.exists() and output.is_dir() != is_folder:
-        expected, found = ("folder", "file") if is_folder else ("file", "folder")
-        raise ExportError(f"{escape(output)}: expected a {expected} for --to {to}, found a {found}")
+        expected, found_kind = ("folder", "file") if is_folder else ("file", "folder")
+        raise ExportError(
+            f"{escape(output)}: expected a {expected} for --to {to}, found a {found_kind}"
+        )
     if not is_folder and output.suffix != _SUFFIX:
         raise ExportError(f"{escape(output)}: expected a file that ends in {_SUFFIX} for --to {to}")
     if force or not output.exists():
@@ -208,7 +210,7 @@ def _tell(options: argparse.Namespace, source: Source, done: Export) -> None:
 def _iter_lines(source: Source, done: Export) -> Iterator[str]:
     for file, what in done.files.items():
         yield f"wrote {file} ({what})"
-    yield from (f"left out: {each}" for each in done.left_out)
+    yield from (f"left out: {entry}" for entry in done.left_out)
     yield from (f"note: {note}" for note in done.notes)
     if done.comparison is None:
         yield "answers: not compared (--no-check)"

@@ -76,19 +76,19 @@ def _check_operators(model: onnx.ModelProto, allowed: Iterable[str], name: str) 
     """Raise ExportError for operators of other domains, and for those that the standard added after
     the model's opset, which only ONNX Runtime would compute."""
     opset, allows_late = find_opset(model), ORT_DOMAIN in allowed
-    found = []
+    newer = []
     for node in iter_nodes(model.graph):
         is_standard = node.domain in STANDARD_DOMAINS
         late = is_standard and not allows_late and not onnx.defs.has(node.op_type, opset)
         if node.domain not in allowed or late:
             domain = node.domain or f"opset {opset}"
-            found.append(f"{node.name!r} ({node.op_type} of {domain})")
-    if found:
-        more = "" if len(found) <= _MAX_NAMED else f" and {len(found) - _MAX_NAMED} more"
+            newer.append(f"{node.name!r} ({node.op_type} of {domain})")
+    if newer:
+        more = "" if len(newer) <= _MAX_NAMED else f" and {len(newer) - _MAX_NAMED} more"
         raise ExportError(
             escape(
                 f"model {name!r}: expected operators of the ONNX standard, found "
-                f"{', '.join(found[:_MAX_NAMED])}{more}; export the source model without them, or "
+                f"{', '.join(newer[:_MAX_NAMED])}{more}; export the source model without them, or "
                 "serve it here"
             )
         )
@@ -100,10 +100,13 @@ def _settle_ports(graph: onnx.GraphProto, source: Source) -> None:
     reshaped = [port for port in ports if port.shape != port.wire_shape]
     _rename_all(graph, {port.stream.tensor: port.name for port in ports})
     nodes = list(graph.node)
-    taken = {*iter_defined(graph), *used_names(graph)}
-    renames = {port.name: fresh_name(f"{port.name}/whole", taken) for port in reshaped}
+    used_tensors = {*iter_defined(graph), *used_names(graph)}
+    renames = {port.name: fresh_name(f"{port.name}/whole", used_tensors) for port in reshaped}
     rename(graph, renames)
-    before, after = Tape(fresh_name("requests", taken)), Tape(fresh_name("responses", taken))
+    before, after = (
+        Tape(fresh_name("requests", used_tensors)),
+        Tape(fresh_name("responses", used_tensors)),
+    )
     for port in reshaped:
         if port in source.inputs:
             before.add_as(renames[port.name], "Reshape", port.name, before.ints(port.shape))
@@ -124,10 +127,10 @@ def _describe(value: onnx.ValueInfoProto, shape: Iterable[int]) -> onnx.ValueInf
 def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename tensors of the graph; another tensor that has such a name already gets a new one."""
     renames = {old: new for old, new in names.items() if old != new}
-    taken = {*iter_defined(graph), *used_names(graph)}
+    used_tensors = {*iter_defined(graph), *used_names(graph)}
     for name in [*renames.values()]:
-        if name in taken and name not in renames:
-            renames[name] = fresh_name(name, {*taken, *renames.values()})
+        if name in used_tensors and name not in renames:
+            renames[name] = fresh_name(name, {*used_tensors, *renames.values()})
     rename(graph, renames)
     for value in (*graph.input, *graph.output):
         value.name = renames.get(value.name, value.name)

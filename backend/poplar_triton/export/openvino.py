@@ -37,8 +37,8 @@ def open_files(file: Path, threads: int) -> tuple[str, Run]:
         raise ExportError(f"OpenVINO cannot load the exported model: {error}") from error
 
     def run(request: Answers) -> Answers:
-        found = compiled(request)
-        return {output.any_name: found[output] for output in compiled.outputs}
+        outputs = compiled(request)
+        return {output.any_name: outputs[output] for output in compiled.outputs}
 
     return f"OpenVINO {openvino.get_version().partition('-')[0]}", run
 

@@ -59,19 +59,19 @@ def make_settings(source: Source, name: str, backend: str, max_batch_size: int |
 
     Raises ExportError for a file that does not lie in the model's folder.
     """
-    given = source.config
+    original = source.config
     settings = Settings(new_config(name=name, backend=backend))
     config = settings.config
     config.max_batch_size = _find_batch_size(source, backend, max_batch_size)
-    holds_rows = bool(given.max_batch_size) and not config.max_batch_size
-    entries = {entry.name: entry for entry in (*given.input, *given.output)}
-    for made, ports in ((config.input, source.inputs), (config.output, source.outputs)):
+    holds_rows = bool(original.max_batch_size) and not config.max_batch_size
+    entries = {entry.name: entry for entry in (*original.input, *original.output)}
+    for tensors, ports in ((config.input, source.inputs), (config.output, source.outputs)):
         for port in ports:
             dims = port.wire_shape if holds_rows else port.dims
-            made.add(name=port.name, data_type=entries[port.name].data_type, dims=dims)
+            tensors.add(name=port.name, data_type=entries[port.name].data_type, dims=dims)
     for entry in config.output:
         entry.label_filename = entries[entry.name].label_filename
-    _keep_fields(settings, given, holds_rows=holds_rows)
+    _keep_fields(settings, original, holds_rows=holds_rows)
     _add_parameters(settings, source, backend)
     _adapt(settings, source, backend, holds_rows=holds_rows)
     settings.files = dict(_find_files(config, source.folder))
@@ -160,7 +160,7 @@ def _widen(warm_up: ModelConfig, fixed_rows: int | None) -> None:
 
 
 def _find_files(config: ModelConfig, folder: Path | None) -> Iterator[tuple[str, Path]]:
-    names = [each.label_filename for each in config.output if each.label_filename]
+    names = [output.label_filename for output in config.output if output.label_filename]
     names += [
         f"warmup/{source.input_data_file}"
         for warm_up in config.model_warmup

@@ -85,8 +85,8 @@ class Source:
         """Return another session of the model that computes with `numerics`, exact or fast."""
         settings = {**_SETTINGS, "sim_numerics": numerics}
         added = {name: {"string_value": text} for name, text in settings.items()}
-        given = self.state.config
-        config = {**given, "parameters": {**given.get("parameters", {}), **added}}
+        original = self.state.config
+        config = {**original, "parameters": {**original.get("parameters", {}), **added}}
         return load_session(ModelState(config, self.state.version_folder))
 
 
@@ -115,7 +115,7 @@ def _find_model(path: Path) -> tuple[Path | None, int, dict[str, Any], Path]:
     if path.is_file():
         parameters = {"executable_path": {"string_value": str(path.resolve())}}
         return None, 1, {"name": path.stem, "parameters": parameters}, path.resolve().parent
-    versions = [int(each.name) for each in path.iterdir() if _is_version(each)]
+    versions = [int(folder.name) for folder in path.iterdir() if _is_version(folder)]
     if not versions:
         raise ExportError(
             f"{escape(path)}: expected a model folder with a version such as 1, or a PopEF file; "

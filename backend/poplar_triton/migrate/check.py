@@ -35,6 +35,7 @@ from poplar_triton.serving.server import TritonServer
 
 _LOG = "tritonserver.log"
 _TIMEOUT_SECONDS = 600.0
+"""Timeout of a request, far more than a sound model takes on a CPU."""
 _ERRORS = (ExportError, ModelConfigError, ModelRuntimeError, SimIpuError, CompileError, OSError)
 
 
@@ -87,8 +88,8 @@ class _Reference:
         parts = []
         for begin in range(0, rows, size):
             numbers = np.arange(begin, begin + size) % max(1, rows)
-            taken = {name: feed.take(numbers, axes[name]) for name, feed in feeds.items()}
-            parts.append(self._run(taken))
+            batch = {name: feed.take(numbers, axes[name]) for name, feed in feeds.items()}
+            parts.append(self._run(batch))
         joined = [
             np.concatenate([part[i] for part in parts], port.stream.batch_axis).take(
                 np.arange(rows), port.stream.batch_axis
@@ -99,8 +100,8 @@ class _Reference:
 
     def _run(self, feeds: Mapping[str, Array]) -> list[Array]:
         typed = {name: feed.astype(self._types[name]) for name, feed in feeds.items()}
-        found = run_onnx(self._engine, self._compute, typed)
-        return [found[port.stream.tensor] for port in self._source.outputs]
+        outputs = run_onnx(self._engine, self._compute, typed)
+        return [outputs[port.stream.tensor] for port in self._source.outputs]
 
     def _name(self, arrays: Sequence[Array]) -> dict[str, Array]:
         return {port.name: array for port, array in zip(self._source.outputs, arrays, strict=True)}
@@ -122,7 +123,7 @@ def check_repository(output: Path, written: Sequence[Judged], scratch: Path) -> 
     """Start a server on the written repository, and return how each of its models answers; the
     server's log is written into `scratch`."""
     checked: list[Checked] = []
-    names = sorted({each.found.folder.name for each in written if each.found.state is not None})
+    names = sorted({model.found.folder.name for model in written if model.found.state is not None})
     with TritonServer(output, log=scratch / _LOG) as server:
         failed = server.failed_models()
         client = httpclient.InferenceServerClient(
@@ -155,9 +156,9 @@ def _check_model(client: httpclient.InferenceServerClient, folder: Path) -> Iter
             groups.setdefault(("made up", rows), []).append(request)
             zeros = {port: np.zeros_like(array) for port, array in request.items()}
             groups.setdefault(("zeros", rows), [zeros])
-    for (kind, rows), each in sorted(groups.items()):
+    for (kind, rows), checks in sorted(groups.items()):
         try:
-            result = _compare_all(client, source, reference, each, limit)
+            result = _compare_all(client, source, reference, checks, limit)
             yield Checked(name, rows, kind, result, True)
         except (InferenceServerException, ExportError) as error:
             yield Checked(name, rows, kind, str(error), False)
@@ -181,9 +182,9 @@ def _compare_all(
     ExportError for a difference, and InferenceServerException for a request that failed."""
     worst = 0.0
     for request in requests:
-        found = _ask(client, source, request)
+        answer = _ask(client, source, request)
         if reference is not None:
-            worst = max(worst, _compare(found, reference.run(request), limit))
+            worst = max(worst, _compare(answer, reference.run(request), limit))
     return "answered" if reference is None else f"right, within {worst:.1g}"
 
 
@@ -208,11 +209,11 @@ def _compare(found: Mapping[str, Array], expected: Mapping[str, Array], limit: f
     """Return the greatest difference of the outputs; raises ExportError for one above the limit."""
     worst = 0.0
     for output, array in expected.items():
-        given = found[output]
-        if given is None or given.size != array.size:
-            shape = None if given is None else given.shape
+        actual = found[output]
+        if actual is None or actual.size != array.size:
+            shape = None if actual is None else actual.shape
             raise ExportError(f"output {output!r}: expected shape {array.shape}, found {shape}")
-        difference = measure_difference(given.reshape(array.shape), array)
+        difference = measure_difference(actual.reshape(array.shape), array)
         worst = max(worst, difference)
         if not difference <= limit:
             raise ExportError(

@@ -97,12 +97,12 @@ def _run(options: argparse.Namespace) -> int:
                 "such as 1, found none"
             )
         if options.write is not None:
-            written = write_repository(repository, judged, options.write, links=options.link)
-            if options.check and written:
-                checked = check_repository(options.write, written, Path(scratch))
+            written_models = write_repository(repository, judged, options.write, links=options.link)
+            if options.check and written_models:
+                checked = check_repository(options.write, written_models, Path(scratch))
     _tell(options, judged, graphs, checked)
-    all_run = all(each.verdict.is_good for each in judged)
-    return 0 if all_run and all(each.is_right for each in checked) else 1
+    all_run = all(model.verdict.is_good for model in judged)
+    return 0 if all_run and all(check.is_right for check in checked) else 1
 
 
 def _tell(
@@ -118,7 +118,7 @@ def _tell(
         return
     console = make_console()
     print_all(judged, faults, console)
-    for each in checked:
-        console.print(cell(" ".join(each.row)))
+    for check in checked:
+        console.print(cell(" ".join(check.row)))
     if options.write is not None:
         print_line(f"wrote {escape(options.write)}; poplar-triton serve {escape(options.write)}")

@@ -27,7 +27,10 @@ from poplar_triton.tfserving.models import BY_NUMBER, DEFAULT_SIGNATURE
 MAX_ENTRIES = 100_000
 """Maximum number of files and folders that are looked at."""
 _MAX_SAVED_MODEL_BYTES = 512 << 20
+"""Maximum size of a SavedModel's graph, which is read into memory; its weights are in other
+files."""
 _MAX_STORAGES = 100_000
+"""Maximum number of entries of a PyTorch archive that are read."""
 _FLOAT_BYTES = 4
 
 
@@ -83,25 +86,25 @@ class Graphs:
         return [_read(path, kind) for path, kind in _find_files(self._folders)]
 
     def __iter__(self) -> Iterator[Graph]:
-        return (each for each in self._all if not each.fault)
+        return (graph for graph in self._all if not graph.fault)
 
     @property
     def faults(self) -> list[Graph]:
         """The files that cannot be read."""
-        return [each for each in self._all if each.fault]
+        return [graph for graph in self._all if graph.fault]
 
 
 def _find_files(folders: Iterable[Path]) -> Iterator[tuple[Path, Kind]]:
     """Yield the source models below the folders, each real file once: links can lead in circles."""
-    seen, left = set[str](), MAX_ENTRIES
+    seen, entries_left = set[str](), MAX_ENTRIES
     stack = [str(folder) for folder in reversed(list(folders))]
-    while stack and left > 0:
+    while stack and entries_left > 0:
         path = stack.pop()
         real = os.path.realpath(path)
         if real in seen:
             continue
         seen.add(real)
-        left -= 1
+        entries_left -= 1
         if not os.path.isdir(real):
             kind = _SUFFIXES.get(os.path.splitext(path)[1].lower())
             if kind is not None and os.path.isfile(real):
@@ -151,8 +154,8 @@ def _read_saved_model(path: Path) -> Graph:
         signatures = graph.signature_def
         if not signatures:
             continue
-        named = DEFAULT_SIGNATURE in signatures
-        signature = signatures[DEFAULT_SIGNATURE if named else min(signatures)]
+        has_default = DEFAULT_SIGNATURE in signatures
+        signature = signatures[DEFAULT_SIGNATURE if has_default else min(signatures)]
         inputs, outputs = (
             tuple(_describe_info(name, infos[name]) for name in sorted(infos))
             for infos in (signature.inputs, signature.outputs)

@@ -70,10 +70,10 @@ def _match(found: Found, graph: Graph) -> Match | None:
     if not graph.has_signature:
         if (share is None and not is_titled) or (share is not None and share < _MIN_WEIGHTS):
             return None
-        told = ["its inputs and outputs are only in its code"]
-        told += [] if share is not None else ["nothing but its path's name says that it fits"]
+        remarks = ["its inputs and outputs are only in its code"]
+        remarks += [] if share is not None else ["nothing but its path's name says that it fits"]
         score = _WEIGHTS * (share or 0) + _TITLE * is_titled
-        return Match(graph, score, Sureness.POSSIBLE, False, {}, tuple(told))
+        return Match(graph, score, Sureness.POSSIBLE, False, {}, tuple(remarks))
     pairs = [
         _pair(kind, mine, theirs)
         for kind, mine, theirs in (
@@ -82,20 +82,24 @@ def _match(found: Found, graph: Graph) -> Match | None:
         )
     ]
     total = sum(pair.total for pair in pairs) or 1
-    named, fitting = (sum(getattr(pair, name) for pair in pairs) for name in ("named", "fitting"))
+    num_named, fitting = (
+        sum(getattr(pair, name) for pair in pairs) for name in ("named", "fitting")
+    )
     fits = all(pair.is_whole for pair in pairs)
-    if not fits and ((share is None and not named) or (share is not None and share < _MIN_WEIGHTS)):
+    if not fits and (
+        (share is None and not num_named) or (share is not None and share < _MIN_WEIGHTS)
+    ):
         return None
     differences = [text for pair in pairs for text in pair.differences]
     if share is not None and share < _MIN_WEIGHTS:
         differences.append(f"it has {share:.0%} of the file's {len(found.weights)} weights")
     all_weights = share is not None and share >= _MIN_WEIGHTS
     sureness = Sureness.POSSIBLE
-    if fits and named == total and (all_weights or not found.weights):
+    if fits and num_named == total and (all_weights or not found.weights):
         sureness = Sureness.CERTAIN if all_weights else Sureness.LIKELY
     elif fits and all_weights and not differences:
         sureness = Sureness.LIKELY
-    score = _NAMES * named / total + _SHAPES * fitting / total + _TITLE * is_titled
+    score = _NAMES * num_named / total + _SHAPES * fitting / total + _TITLE * is_titled
     score += _WEIGHTS * (0.5 if share is None else share)
     renames = {old: new for pair in pairs for old, new in pair.renames.items()}
     return Match(graph, score, sureness, fits, renames, tuple(differences))
@@ -104,10 +108,10 @@ def _match(found: Found, graph: Graph) -> Match | None:
 def _pair(kind: str, anchors: Sequence[Tensor], tensors: Sequence[Tensor]) -> _Pairs:
     """Pair anchors with tensors: by name, then by type and shape, in their order."""
     pairs = _Pairs(total=len(anchors))
-    left = {tensor.name: tensor for tensor in tensors}
+    tensors_left = {tensor.name: tensor for tensor in tensors}
     open_anchors = []
     for anchor in anchors:
-        tensor = left.pop(anchor.name, None) or left.pop(anchor.alias, None)
+        tensor = tensors_left.pop(anchor.name, None) or tensors_left.pop(anchor.alias, None)
         if tensor is None:
             open_anchors.append(anchor)
             continue
@@ -120,23 +124,23 @@ def _pair(kind: str, anchors: Sequence[Tensor], tensors: Sequence[Tensor]) -> _P
                 f"{kind} {anchor.describe()}: the graph has {tensor.describe()}"
             )
     for anchor in open_anchors:
-        candidates = [tensor for tensor in left.values() if _fits(anchor, tensor)]
+        candidates = [tensor for tensor in tensors_left.values() if _fits(anchor, tensor)]
         if not candidates:
             pairs.is_whole = False
             pairs.differences.append(f"{kind} {anchor.describe()}: the graph has none that fits")
             continue
-        alike = sum(_fits(each, candidates[0]) for each in open_anchors)
+        alike = sum(_fits(anchor, candidates[0]) for anchor in open_anchors)
         if len(candidates) > 1 and alike > 1:
             pairs.differences.append(
                 f"{kind} {anchor.name}: taken to be {candidates[0].name} by its place alone"
             )
         pairs.fitting += 1
         pairs.renames[candidates[0].name] = anchor.name
-        del left[candidates[0].name]
-    if left:
+        del tensors_left[candidates[0].name]
+    if tensors_left:
         pairs.is_whole = False
-        named = ", ".join(left)
-        pairs.differences.append(f"the graph has {kind}s that no anchor has: {named}")
+        names = ", ".join(tensors_left)
+        pairs.differences.append(f"the graph has {kind}s that no anchor has: {names}")
     return pairs
 
 
@@ -144,7 +148,11 @@ def _fits(anchor: Tensor, tensor: Tensor) -> bool:
     """Return whether a tensor of the graph can have an anchor's type and shape. The chip has
     halves for floats, and int32 for int64."""
     if tensor.dtype is not None and anchor.dtype is not None:
-        kinds = [_class_of(each.dtype) for each in (anchor, tensor) if each.dtype is not None]
+        kinds = [
+            _class_of(tensor_or_anchor.dtype)
+            for tensor_or_anchor in (anchor, tensor)
+            if tensor_or_anchor.dtype is not None
+        ]
         if kinds[0] != kinds[1]:
             return False
     if tensor.shape is None or anchor.shape is None:

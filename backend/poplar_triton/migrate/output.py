@@ -42,24 +42,24 @@ _METHOD = (
 def print_all(judged: Sequence[Judged], faults: Sequence[Graph], console: Console) -> None:
     """Print a row for each model, and below what to do and what was seen."""
     table = make_table(*_COLUMNS)
-    for each in judged:
-        add_row(table, _make_row(each))
+    for model in judged:
+        add_row(table, _make_row(model))
     console.print(table)
     for about, note in list_notes(judged, faults):
         console.print(cell(f"{about}: {note}"))
 
 
 def _make_row(judged: Judged) -> list[str]:
-    found, match = judged.found, judged.match
+    found_model, match = judged.found, judged.match
     graph = f"{match.graph.path.name} ({match.sureness.value})" if match else ""
     return [
-        found.name,
-        str(found.version or "-"),
+        found_model.name,
+        str(found_model.version or "-"),
         judged.verdict.value,
         graph or "-",
-        describe_maker(found) or "-",
-        found.target or "-",
-        str(found.batch_size or "-"),
+        describe_maker(found_model) or "-",
+        found_model.target or "-",
+        str(found_model.batch_size or "-"),
         "-" if judged.seconds is None else describe_seconds(judged.seconds),
         {True: "yes", False: "no", None: "-"}[judged.fits],
     ]
@@ -89,8 +89,8 @@ def _note(judged: Judged) -> Iterator[str]:
     yield from judged.match.differences if judged.match else ()
     yield from judged.warnings
     others = [match for match in judged.matches if match.fits or not judged.verdict.is_good]
-    for each in [other for other in others if other is not judged.match][:_MAX_MATCHES]:
-        yield f"also possible: {each.graph.describe()}, {each.sureness.value}"
+    for other_match in [other for other in others if other is not judged.match][:_MAX_MATCHES]:
+        yield f"also possible: {other_match.graph.describe()}, {other_match.sureness.value}"
     if judged.fits is False:
         yield "it does not fit the memory of its chips (modelled)"
 
@@ -103,26 +103,26 @@ def encode(
 ) -> dict[str, Any]:
     """Return everything as a JSON document."""
     return {
-        "models": [_encode(each) for each in judged],
+        "models": [_encode(model) for model in judged],
         "unreadable": [{"path": str(fault.path), "fault": fault.fault} for fault in faults],
-        "checked": [each.encode() for each in checked],
+        "checked": [check.encode() for check in checked],
         "output": None if output is None else str(output),
     }
 
 
 def _encode(judged: Judged) -> dict[str, Any]:
-    found = judged.found
+    found_model = judged.found
     return {
-        "model": found.name,
-        "version": found.version,
-        "framework": found.framework,
-        "sdk": found.sdk,
-        "package_hash": found.package_hash,
-        "target": found.target,
-        "batch_size": found.batch_size,
-        "inputs": [_encode_tensor(source) for source in found.inputs],
-        "outputs": [_encode_tensor(result) for result in found.outputs],
-        "weights": len(found.weights),
+        "model": found_model.name,
+        "version": found_model.version,
+        "framework": found_model.framework,
+        "sdk": found_model.sdk,
+        "package_hash": found_model.package_hash,
+        "target": found_model.target,
+        "batch_size": found_model.batch_size,
+        "inputs": [_encode_tensor(source) for source in found_model.inputs],
+        "outputs": [_encode_tensor(result) for result in found_model.outputs],
+        "weights": len(found_model.weights),
         "verdict": judged.verdict.value,
         "todo": judged.todo,
         "graph": None if judged.match is None else str(judged.match.graph.path),
@@ -157,14 +157,14 @@ def make_report(
     repository: Path, judged: Sequence[Judged], faults: Sequence[Graph], checked: Sequence[Checked]
 ) -> str:
     """Return the HTML page, which refers to no other resource."""
-    good = sum(each.verdict.is_good for each in judged)
+    good = sum(model.verdict.is_good for model in judged)
     document = {
         "title": escape(repository, _MAX_TEXT),
         "subject": f"{good} of {len(judged)} models run",
         "columns": list(_COLUMNS),
-        "rows": [[escape(text, _MAX_TEXT) for text in _make_row(each)] for each in judged],
+        "rows": [[escape(text, _MAX_TEXT) for text in _make_row(model)] for model in judged],
         "notes": list_notes(judged, faults),
-        "checks": [[escape(text, _MAX_TEXT) for text in each.row] for each in checked],
+        "checks": [[escape(text, _MAX_TEXT) for text in model.row] for model in checked],
         "method": _METHOD,
     }
     return make_page(f"{repository}: migration", "Migration · modelled", ["migrate.js"], document)

@@ -140,12 +140,12 @@ def _read_model(folder: Path) -> Iterator[Found]:
         fault = "it has no version folder, such as 1; make one with executable.popef in it"
         yield Found(name, folder, 0, config, fault=fault)
     for version in versions:
-        found = Found(name, folder, version, config)
+        model = Found(name, folder, version, config)
         try:
-            _fill(found)
+            _fill(model)
         except _ERRORS as error:
-            found.fault = str(error)
-        yield found
+            model.fault = str(error)
+        yield model
 
 
 _ERRORS = (ModelConfigError, ModelRuntimeError, SimIpuError, popef.PopefError, OSError)
@@ -177,8 +177,8 @@ def _fill(found: Found) -> None:
 def open_state(config: Mapping[str, Any], version_folder: Path) -> ModelState:
     """Return the checked state of a version, with a configuration as Triton completes it. Raises
     ModelConfigError."""
-    whole = {**config, **complete_config(config, version_folder)}
-    state = ModelState(whole, version_folder)
+    complete = {**config, **complete_config(config, version_folder)}
+    state = ModelState(complete, version_folder)
     state.validate()
     return state
 

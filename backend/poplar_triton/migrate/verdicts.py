@@ -71,11 +71,11 @@ class Judged:
 def judge_all(models: Iterable[Found], graphs: Graphs, scratch: Path, threads: int) -> list[Judged]:
     """Return all models with their verdicts, in order. Copies of graphs are written into `scratch`,
     `threads` models are loaded at a time."""
-    models, known = list(models), list(graphs)
+    models, graph_list = list(models), list(graphs)
     with ThreadPoolExecutor(threads) as pool:
         return list(
             pool.map(
-                lambda numbered: judge(numbered[1], known, scratch / str(numbered[0])),
+                lambda numbered: judge(numbered[1], graph_list, scratch / str(numbered[0])),
                 enumerate(models),
             )
         )
@@ -103,7 +103,7 @@ def judge(found: Found, graphs: Sequence[Graph], scratch: Path) -> Judged:
         judged.todo = f"{PARAMETER}: {match.graph.path}"
         return judged
     judged.match = next(iter(matches), None)
-    source = next((each for each in matches if each.fits), judged.match)
+    source = next((match for match in matches if match.fits), judged.match)
     if source is None:
         judged.todo = describe_need(found)
     else:
@@ -124,8 +124,8 @@ def _load_itself(found: Found) -> Judged:
 def _load(judged: Judged, graph: Path | None) -> None:
     """Load the model in a child process, and find what its modelled chip takes. Raises the errors
     of a model that does not load."""
-    found = judged.found
-    state = found.state if graph is None else open_with(found, graph)
+    model = judged.found
+    state = model.state if graph is None else open_with(model, graph)
     assert state is not None
     load_first(state, make_graph_options(state), load_session)
     session = open_session(state)
@@ -138,8 +138,8 @@ def _load(judged: Judged, graph: Path | None) -> None:
 
 def open_with(found: Found, graph: Path) -> ModelState:
     """Return the state of a model that `graph` stands for."""
-    given = found.config.get("parameters", {})
-    parameters = {**given, PARAMETER: {"string_value": str(graph.absolute())}}
+    original_parameters = found.config.get("parameters", {})
+    parameters = {**original_parameters, PARAMETER: {"string_value": str(graph.absolute())}}
     config = {"name": found.name, **found.config, "parameters": parameters}
     return open_state(config, found.version_folder)
 
@@ -223,7 +223,7 @@ def _advise(found: Found, match: Match) -> str:
             f"export the module of {path} to ONNX (torch.onnx.export, input_names={names}), and "
             "run this command again"
         )
-    halves = any(each.dtype == np.float16 for each in (*found.inputs, *found.outputs))
+    halves = any(tensor.dtype == np.float16 for tensor in (*found.inputs, *found.outputs))
     words = ["poprt", "--input_model", str(path)]
     if match.graph.kind is Kind.SAVED_MODEL:
         words += ["--framework", "tensorflow"]

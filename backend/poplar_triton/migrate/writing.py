@@ -41,8 +41,12 @@ def check_output(output: Path, repository: Path) -> None:
         raise MigrationError(
             f"{escape(output)}: expected a folder that does not exist yet; name another"
         )
-    real, given = output.resolve(), repository.resolve()
-    if real == given or given in real.parents or real in given.parents:
+    real, real_repository = output.resolve(), repository.resolve()
+    if (
+        real == real_repository
+        or real_repository in real.parents
+        or real in real_repository.parents
+    ):
         raise MigrationError(
             f"{escape(output)}: expected a folder outside of {escape(repository)}, which stays as "
             "it is"
@@ -55,22 +59,22 @@ def write_repository(
     """Write the repository and return the versions that are in it. With `links` graphs are symbolic
     links, except those whose tensors get other names. Raises MigrationError, and OSError for what
     cannot be written."""
-    written = [each for each in judged if each.verdict.is_good]
+    good = [model for model in judged if model.verdict.is_good]
     with naming(output):
         output.absolute().parent.mkdir(parents=True, exist_ok=True)
         with make_scratch_folder(output.absolute().parent, _SCRATCH) as scratch:
-            made = scratch / "repository"
-            _copy_repository(repository, judged, made)
-            for each in written:
-                folder = _find_folder(repository, each, made)
-                if each.verdict is Verdict.WITH_GRAPH:
-                    _add_graph(each, judged, folder, links=links)
-                if each.verdict is not Verdict.OTHER:
-                    _complete_config(each, folder)
+            copy = scratch / "repository"
+            _copy_repository(repository, judged, copy)
+            for model in good:
+                folder = _find_folder(repository, model, copy)
+                if model.verdict is Verdict.WITH_GRAPH:
+                    _add_graph(model, judged, folder, links=links)
+                if model.verdict is not Verdict.OTHER:
+                    _complete_config(model, folder)
             if output.exists():
                 output.rmdir()
-            made.rename(output)
-    return written
+            copy.rename(output)
+    return good
 
 
 def _find_folder(repository: Path, judged: Judged, made: Path) -> Path:
@@ -82,15 +86,15 @@ def _find_folder(repository: Path, judged: Judged, made: Path) -> Path:
 def _copy_repository(repository: Path, judged: Sequence[Judged], made: Path) -> None:
     """Copy everything but versions that do not run, and models without another one."""
     skipped = {
-        os.path.realpath(each.found.version_folder if each.found.version else each.found.folder)
-        for each in judged
-        if not each.verdict.is_good
+        os.path.realpath(model.found.version_folder if model.found.version else model.found.folder)
+        for model in judged
+        if not model.verdict.is_good
     }
-    running = {os.path.realpath(each.found.folder) for each in judged if each.verdict.is_good}
+    running = {os.path.realpath(model.found.folder) for model in judged if model.verdict.is_good}
     skipped |= {
-        real for each in judged if (real := os.path.realpath(each.found.folder)) not in running
+        real for model in judged if (real := os.path.realpath(model.found.folder)) not in running
     }
-    is_one = any(each.found.folder == repository for each in judged)
+    is_one = any(model.found.folder == repository for model in judged)
     target = made / judged[0].found.name if is_one and judged else made
     _copy(repository, target, skipped, ())
 

@@ -89,14 +89,14 @@ class Worker:
         while (data := self._read_some()) is not None and data:
             self._heard += data
         *lines, self._heard = self._heard.split(b"\n")
-        found = []
+        results = []
         for line in lines:
             self._deadline = time.monotonic() + self._limits.seconds
             if line:
-                found.append((self._left.popleft(), Result(**json.loads(line))))
+                results.append((self._left.popleft(), Result(**json.loads(line))))
             else:
                 self._has_graph = True
-        return found
+        return results
 
     def has_ended(self) -> bool:
         """Return whether the child process has ended, or must end because it takes too long."""
@@ -106,11 +106,11 @@ class Worker:
         """End the child process. Return the last finished cases, including those it failed at, and
         the cases that are left."""
         error = self._find_error()
-        found = self.read()
+        results = self.read()
         os.close(self._pipe)
         num_failed = min(1, len(self._left)) if self._has_graph else len(self._left)
         failed = [(self._left.popleft(), Result(None, error)) for _ in range(num_failed)]
-        return found + failed, tuple(self._left)
+        return results + failed, tuple(self._left)
 
     def interrupt(self) -> None:
         """Ask the child process to end."""
@@ -176,23 +176,23 @@ class _Work:
         self._stream.flush()
 
     def _profile(self, estimator: Estimator, case: Case) -> Result:
-        found = []
-        error = self._try(lambda: found.append(estimator.profile(case.settings).as_json()))
-        return Result(None, error) if error else Result(found[0], None)
+        profiles = []
+        error = self._try(lambda: profiles.append(estimator.profile(case.settings).as_json()))
+        return Result(None, error) if error else Result(profiles[0], None)
 
     def _try(self, work: Callable[[], None]) -> str | None:
         """Return the error of some work, or None if it succeeds."""
-        told: list[str] = []
+        errors: list[str] = []
 
         def guarded() -> int:
             with naming_memory(self._limits.memory_bytes):
                 work()
             return 0
 
-        status = self._guard(guarded, told.append)
-        if status and not told:
+        status = self._guard(guarded, errors.append)
+        if status and not errors:
             raise KeyboardInterrupt
-        return escape(told[0]) if told else None
+        return escape(errors[0]) if errors else None
 
 
 class _Warnings(logging.Handler):
@@ -249,11 +249,11 @@ def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
         )
         journal.require_only(cases)
         done = {case.key for case in cases if journal.has(case, retrying=options.retry_failed)}
-        left = [tuple(case for case in task if case.key not in done) for task in tasks]
+        remaining = [tuple(case for case in task if case.key not in done) for task in tasks]
         num_left = len(cases) - len(done)
         with (
             show_progress(f"{num_left} cases", num_left, threads=False) as on_step,
-            closing(work_off(filter(None, left), limits, options.guard)) as results,
+            closing(work_off(filter(None, remaining), limits, options.guard)) as results,
         ):
             for case, result in results:
                 journal.add(case, result)
@@ -270,21 +270,21 @@ def work_off(
 ) -> Generator[tuple[Case, Result], None, None]:
     """Yield the cases with their results as they become known. All child processes end with this
     generator."""
-    left = deque(tasks)
+    queue = deque(tasks)
     working: list[Worker] = []
     try:
-        while left or working:
-            while left and len(working) < limits.jobs:
-                working.append(Worker(left.popleft(), limits, guard))
+        while queue or working:
+            while queue and len(working) < limits.jobs:
+                working.append(Worker(queue.popleft(), limits, guard))
             wait_for_news(working, _LOOK_SECONDS)
             for worker in list(working):
                 yield from worker.read()
                 if worker.has_ended():
                     working.remove(worker)
-                    found, rest = worker.close()
-                    yield from found
+                    results, rest = worker.close()
+                    yield from results
                     if rest:
-                        left.appendleft(rest)
+                        queue.appendleft(rest)
     finally:
         end_all(working)
 
@@ -292,17 +292,17 @@ def work_off(
 def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratch: Path) -> Limits:
     """Return limits under which all child processes together fit into memory. A given memory limit
     reduces their number."""
-    usable, wanted = spare_memory_bytes(), jobs or usable_cores()
+    usable, num_jobs = spare_memory_bytes(), jobs or usable_cores()
     if memory_mib is None:
-        return Limits(seconds, usable // wanted, wanted, scratch)
+        return Limits(seconds, usable // num_jobs, num_jobs, scratch)
     fitting = max(1, usable // (memory_mib << 20))
-    if fitting < wanted:
+    if fitting < num_jobs:
         text = (
-            f"running {fitting} processes instead of {wanted}, because --memory_limit applies "
+            f"running {fitting} processes instead of {num_jobs}, because --memory_limit applies "
             "to each"
         )
         print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are free", stderr=True)
-    return Limits(seconds, memory_mib << 20, min(wanted, fitting), scratch)
+    return Limits(seconds, memory_mib << 20, min(num_jobs, fitting), scratch)
 
 
 def usable_cores(proc: Path = PROC, groups: Path = CONTROL_GROUPS) -> int:

@@ -69,14 +69,14 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
 
     Raises CommandError for a path that does not exist, and for a folder without such files.
     """
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
             if not path.is_file():
                 raise CommandError(
                     f"{escape(path)}: expected a model file or a folder of models, found neither"
                 )
-            found[path] = None
+            files[path] = None
             continue
         below = sorted(
             file for suffix in _SUFFIXES for file in path.rglob(f"*{suffix}") if file.is_file()
@@ -86,8 +86,8 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
                 f"{escape(path)}: expected files that end in {' or '.join(_SUFFIXES)} in this "
                 "folder or its subfolders, found none"
             )
-        found.update(dict.fromkeys(below))
-    return list(found)
+        files.update(dict.fromkeys(below))
+    return list(files)
 
 
 def make_tasks(
@@ -100,10 +100,10 @@ def make_tasks(
     shard."""
     groups = [tuple(sharing) for _, sharing in itertools.groupby(points, lambda point: point.graph)]
     digests = _Digests()
-    wanted = itertools.islice(itertools.product(models, groups), shard.number, None, shard.count)
+    chosen = itertools.islice(itertools.product(models, groups), shard.number, None, shard.count)
     return [
         tuple(Case(model, digests[model], point, input_shape) for point in sharing)
-        for model, sharing in wanted
+        for model, sharing in chosen
     ]
 
 

@@ -38,8 +38,8 @@ def compare_types(first: Profile, second: Profile) -> list[Difference]:
     """Return the operator types of either profile, the largest difference first."""
     ours, theirs = first.estimate.by_operator(), second.estimate.by_operator()
     names = [*ours, *(name for name in theirs if name not in ours)]
-    found = [Difference(name, name, ours.get(name), theirs.get(name)) for name in names]
-    return sorted(found, key=lambda each: -abs(each.change))
+    differences = [Difference(name, name, ours.get(name), theirs.get(name)) for name in names]
+    return sorted(differences, key=lambda difference: -abs(difference.change))
 
 
 def compare_nodes(first: Profile, second: Profile, most: int = MAX_NODES) -> list[Difference]:
@@ -53,16 +53,20 @@ def compare_nodes(first: Profile, second: Profile, most: int = MAX_NODES) -> lis
         sides.append(cycles)
     ours, theirs = sides
     keys = [*ours, *(key for key in theirs if key not in ours)]
-    found = [Difference(*key, ours.get(key), theirs.get(key)) for key in keys]
-    return sorted((each for each in found if each.change), key=lambda each: -abs(each.change))[
-        :most
-    ]
+    differences = [Difference(*key, ours.get(key), theirs.get(key)) for key in keys]
+    return sorted(
+        (difference for difference in differences if difference.change),
+        key=lambda difference: -abs(difference.change),
+    )[:most]
 
 
 def compare_as_json(first: Profile, second: Profile) -> dict[str, Any]:
     """Return the second profile, and the cycles of operator types in both, for `--json
     --compare`."""
-    types = {each.op_type: [each.first, each.second] for each in compare_types(first, second)}
+    types = {
+        difference.op_type: [difference.first, difference.second]
+        for difference in compare_types(first, second)
+    }
     return {"with": second.as_json(), "by_operator": types}
 
 
@@ -70,12 +74,12 @@ def describe_sides(first: Profile, second: Profile) -> tuple[str, str]:
     """Describe the subject of each profile, with the options in which they differ."""
     ours, theirs = asdict(first.estimate.options), asdict(second.estimate.options)
     names = [name for name in ours if ours[name] != theirs[name] and name != "partials_type"]
-    told = []
+    texts = []
     for profile, options in ((first, ours), (second, theirs)):
-        told.append(
+        texts.append(
             ", ".join([describe_subject(profile), *(f"{name}={options[name]}" for name in names)])
         )
-    return told[0], told[1]
+    return texts[0], texts[1]
 
 
 def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, float]]:
@@ -83,7 +87,7 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
     first."""
     rows: list[tuple[str, str, str, float]] = []
     one, two = first.estimate, second.estimate
-    parts = [each.latency_parts.name() for each in (first, second)]
+    parts = [profile.latency_parts.name() for profile in (first, second)]
     names = {**parts[0], **parts[1]}
     seconds = [(part, parts[0].get(part, 0.0), parts[1].get(part, 0.0)) for part in names]
     for name, before, after in (*seconds, ("latency", one.latency_seconds, two.latency_seconds)):
@@ -97,8 +101,8 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
         rows.append((name, f"{before:,.0f}", f"{after:,.0f}", _ratio(after, before)))
     sizes = (one.peak_tile_bytes, two.peak_tile_bytes)
     before_text, after_text = (
-        f"{each.peak_tile_bytes / 1024:,.0f} KiB, {'fits' if each.fits else 'does not fit'}"
-        for each in (one, two)
+        f"{estimate.peak_tile_bytes / 1024:,.0f} KiB, {'fits' if estimate.fits else 'does not fit'}"
+        for estimate in (one, two)
     )
     rows.append(("fullest tile", before_text, after_text, _ratio(sizes[1], sizes[0])))
     return rows
@@ -106,16 +110,18 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
 
 def print_comparison(first: Profile, second: Profile, console: Console) -> None:
     """Print figures and operator types of both profiles."""
-    for side, told in zip("AB", describe_sides(first, second), strict=True):
-        console.print(cell(f"{side}: {told}"))
+    for side, text in zip("AB", describe_sides(first, second), strict=True):
+        console.print(cell(f"{side}: {text}"))
     table = make_table("A and B, modelled", "A|", "B|", "B / A|")
     for name, before, after, ratio in list_figures(first, second):
         add_row(table, [name, before, after, f"{ratio:.3f}"])
     console.print(table)
     table = make_table("operator", "cycles of A|", "of B|", "B - A|")
-    for each in compare_types(first, second):
-        counts = ["" if side is None else f"{side:,}" for side in (each.first, each.second)]
-        add_row(table, [each.op_type, *counts, f"{each.change:+,}"])
+    for difference in compare_types(first, second):
+        counts = [
+            "" if side is None else f"{side:,}" for side in (difference.first, difference.second)
+        ]
+        add_row(table, [difference.op_type, *counts, f"{difference.change:+,}"])
     console.print(table)
 
 

@@ -137,13 +137,13 @@ def describe_page(content: Content) -> dict[str, Any]:
 def _figures(profile: Profile) -> list[list[str]]:
     result = profile.estimate
     macs = sum(operator.work.macs for operator in result.operators)
-    found = {"samples/s": f"{result.samples_per_second:,.0f}", "cycles": f"{result.cycles:,}"}
+    figures = {"samples/s": f"{result.samples_per_second:,.0f}", "cycles": f"{result.cycles:,}"}
     if macs:
-        found |= {
+        figures |= {
             "MACs": describe_macs(macs),
             "of the peak MAC rate": f"{profile.peak_share(macs, result.cycles):.1%}",
         }
-    return [[label, value] for label, value in found.items()]
+    return [[label, value] for label, value in figures.items()]
 
 
 def _memory(profile: Profile) -> dict[str, Any]:
@@ -182,11 +182,11 @@ def _nodes(profile: Profile) -> dict[str, Any]:
     are too many."""
     steps = profile.steps
     count = len(steps)
-    while len(json.dumps(found := _columns(steps, profile))) > _MAX_NODES_BYTES:
+    while len(json.dumps(columns := _columns(steps, profile))) > _MAX_NODES_BYTES:
         count = count * 3 // 4
-        kept = {id(each) for each in profile.dearest(count)}
-        steps = [step for step in profile.steps if id(step) in kept]
-    return {**found, "left_out": len(profile.steps) - len(steps)}
+        kept_nodes = {id(step) for step in profile.dearest(count)}
+        steps = [step for step in profile.steps if id(step) in kept_nodes]
+    return {**columns, "left_out": len(profile.steps) - len(steps)}
 
 
 def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
@@ -214,9 +214,9 @@ class _Words:
     """Numbered texts, each stored once; a graph has few types and plans."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        found: dict[str, int] = {}
-        self.numbers = [found.setdefault(cut(text), len(found)) for text in texts]
-        self.words = list(found)
+        indices: dict[str, int] = {}
+        self.numbers = [indices.setdefault(cut(text), len(indices)) for text in texts]
+        self.words = list(indices)
 
 
 def _point(profile: Profile) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _point(profile: Profile) -> dict[str, Any]:
 
 
 def _batches(batches: Batches) -> dict[str, Any]:
-    points = sorted(batches.profiles, key=lambda each: each.batch_size)
+    points = sorted(batches.profiles, key=lambda profile: profile.batch_size)
     missing = escape_control(batches.describe_missing(), _MAX_TEXT)
     return {"points": [_point(point) for point in points], "missing": missing}
 
@@ -320,7 +320,7 @@ def _shorten(value: Any, length: int) -> Any:
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_shorten(each, length) for each in value]
+        return [_shorten(item, length) for item in value]
     return value
 
 

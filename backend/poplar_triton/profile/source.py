@@ -59,21 +59,23 @@ def find_model_file(path: Path) -> Path:
         return path
     version = _find_newest_version(path)
     places = [version, path] if version else [path]
-    if found := _find_configured(path, places):
-        return found
+    if model_file := _find_configured(path, places):
+        return model_file
     for folder in places:
-        if found := next((folder / name for name in _NAMES if (folder / name).is_file()), None):
-            return found
+        if model_file := next(
+            (folder / name for name in _NAMES if (folder / name).is_file()), None
+        ):
+            return model_file
     for folder in places:
         files = sorted(
-            each for each in folder.iterdir() if each.suffix in _SUFFIXES and each.is_file()
+            file for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file()
         )
         if len(files) == 1:
             return files[0]
         if files:
-            named = ", ".join(file.name for file in files[:_MAX_NAMED])
+            names = ", ".join(file.name for file in files[:_MAX_NAMED])
             raise CompileError(
-                escape(f"folder {path} must hold exactly one model, found {named}; name the file")
+                escape(f"folder {path} must hold exactly one model, found {names}; name the file")
             )
     raise CompileError(
         escape(
@@ -93,8 +95,8 @@ def _name_models(folder: Path) -> str:
 def _find_newest_version(path: Path) -> Path | None:
     """Return the newest of the folders that Triton takes for versions, which are those named by a
     number."""
-    versions = [each for each in path.iterdir() if each.name.isdecimal() and each.is_dir()]
-    return max(versions, key=lambda each: int(each.name), default=None)
+    versions = [folder for folder in path.iterdir() if folder.name.isdecimal() and folder.is_dir()]
+    return max(versions, key=lambda folder: int(folder.name), default=None)
 
 
 def _find_configured(path: Path, places: list[Path]) -> Path | None:
@@ -107,12 +109,12 @@ def _find_configured(path: Path, places: list[Path]) -> Path | None:
     if "executable_path" not in parameters:
         return None
     name = parameters["executable_path"].string_value.partition(",")[0].strip()
-    found = next((folder / name for folder in places if (folder / name).is_file()), None)
-    if name and found is None:
+    executable = next((folder / name for folder in places if (folder / name).is_file()), None)
+    if name and executable is None:
         raise CompileError(
             escape(f"{file}: executable_path {name!r} does not exist; name the file to profile")
         )
-    return found
+    return executable
 
 
 def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
@@ -174,14 +176,14 @@ class OnnxSource:
     ) -> onnx.ModelProto:
         """Return the converter's result, with large weights left without data. Raises CompileError
         like the converter."""
-        made = Converter(
+        converter_object = Converter(
             input_shape=self.input_shape,
             batch_size=batch_size,
             precision=precision,
             disable_progress_bar=True,
             **converter,
         )
-        return made.convert(self._model, on_step)
+        return converter_object.convert(self._model, on_step)
 
     @property
     def input_types(self) -> dict[str, int]:
@@ -216,9 +218,9 @@ class PopefSource:
     _main: int = field(init=False)
 
     def __post_init__(self) -> None:
-        found = read_model(self.path)
-        self._executable = SimulatedExecutable.deserialize(found.executable.executable())
-        mains = list(found.metadata.programFlow().main())
+        model = read_model(self.path)
+        self._executable = SimulatedExecutable.deserialize(model.executable.executable())
+        mains = list(model.metadata.programFlow().main())
         if len(mains) != 1:
             raise CompileError(
                 f"{self.path} has {len(mains)} main programs; only an executable with one can be "

@@ -130,17 +130,17 @@ def make_space(settings: Settings, base: Profile, goal: str, max_ipus: int | Non
 
 
 def _list_passes(settings: Settings, base: Profile) -> list[str]:
-    used = settings.converter.get("used_passes", ())
+    used_passes = settings.converter.get("used_passes", ())
     is_transformer = kind_of(base.estimate) in TRANSFORMERS
-    return [name for name in _PASSES if is_transformer and name not in used]
+    return [name for name in _PASSES if is_transformer and name not in used_passes]
 
 
 def _list_batch_sizes(size: int, goal: str) -> list[int]:
     """Return the batch sizes to try: smaller ones need less time and memory, larger ones have more
     throughput."""
     larger = {size // 2, *(size << shift for shift in range(1, 5))}
-    found = larger if goal == THROUGHPUT else {1, size // 4, size // 2}
-    return sorted(found - {0, size}, reverse=goal != THROUGHPUT)
+    sizes = larger if goal == THROUGHPUT else {1, size // 4, size // 2}
+    return sorted(sizes - {0, size}, reverse=goal != THROUGHPUT)
 
 
 def _list_ipus(base: Profile, max_ipus: int | None) -> list[tuple[int, bool]]:
@@ -158,7 +158,8 @@ def _list_ipus(base: Profile, max_ipus: int | None) -> list[tuple[int, bool]]:
     pairs = [(number, pipelined) for number in numbers for pipelined in (False, True)]
     same = options.num_ipus, options.enable_pipelining
     return [
-        (each, pipelined)
-        for each, pipelined in pairs
-        if (each, pipelined) != same and (pipelined == (each > 1) or not (pipelined or same[1]))
+        (num_ipus, pipelined)
+        for num_ipus, pipelined in pairs
+        if (num_ipus, pipelined) != same
+        and (pipelined == (num_ipus > 1) or not (pipelined or same[1]))
     ]

@@ -26,12 +26,12 @@ def make_trace(profile: Profile) -> dict[str, Any]:
     """Return trace events in microseconds at the chip's clock; `args.cycles` are exact and sum to
     the estimate's."""
     title = f"{profile.model}: one tile of {profile.chip}, modelled"
-    named = [
+    events = [
         _meta("process_name", 0, title),
         *(_meta("thread_name", row, cause) for cause, row in ROWS.items()),
     ]
     return {
-        "traceEvents": [*named, *_iter_events(profile)],
+        "traceEvents": [*events, *_iter_events(profile)],
         "displayTimeUnit": "ns",
         "otherData": {
             "modelled": True,

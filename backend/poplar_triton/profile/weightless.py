@@ -75,10 +75,10 @@ def _take_constants(graph: onnx.GraphProto) -> None:
     for node in [
         node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes
     ]:
-        found = [entry.t.data_type for entry in node.attribute]
+        types = [entry.t.data_type for entry in node.attribute]
         stub = _stub(
             node.output[0],
-            found[0] if found else TensorProto.FLOAT,
+            types[0] if types else TensorProto.FLOAT,
             numpy_helper.to_array(shapes[node.input[0]]),
         )
         if stub.data_type in FLOAT_TYPES and count_bytes(stub) >= LARGE_BYTES:
@@ -111,11 +111,11 @@ def _merged_weights(graph: onnx.GraphProto) -> set[str]:
         if node.op_type == "BatchNormalization" or weights.intersection(node.input):
             changed.get(node.op_type, set()).update(node.input)
     scaled = changed["BatchNormalization"] | changed["Mul"]
-    taken = {"Conv": scaled | changed["Add"], "Gemm": scaled, "MatMul": scaled}
+    absorbed = {"Conv": scaled | changed["Add"], "Gemm": scaled, "MatMul": scaled}
     return {
         name
         for node in graph.node
-        if node.output and node.output[0] in taken.get(node.op_type, ())
+        if node.output and node.output[0] in absorbed.get(node.op_type, ())
         for name in node.input
     }
 

@@ -68,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--on-dead-stub",
-        choices=[each.value for each in OnDeadStub],
+        choices=[action.value for action in OnDeadStub],
         default=OnDeadStub.REPORT.value,
         help="action if the process of an instance has died: report it; reload its model; exit "
         "Triton, which --restart can restart (default: %(default)s)",
@@ -86,7 +86,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--log-format",
-        choices=[each.value for each in LogFormat],
+        choices=[format.value for format in LogFormat],
         default=LogFormat.TEXT.value,
         help="format of the lines on stderr, Triton's lines included: text, or json with one "
         "object per line (default: %(default)s)",
@@ -201,12 +201,12 @@ def run(options: argparse.Namespace) -> int:
             supervisor.catch_signals()
             interrupt.check()
             _introduce(server, health, log)
-            asked = supervisor.run()
-            if asked:
+            was_asked = supervisor.run()
+            if was_asked:
                 log.show("stopping")
-        if asked and server.exit_status:
+        if was_asked and server.exit_status:
             log.tell(f"warning: tritonserver ended with status {server.exit_status}")
-    return 0 if asked else 1
+    return 0 if was_asked else 1
 
 
 def make_server(
@@ -287,10 +287,13 @@ def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str]
     except ServerError as error:
         tell(f"warning: {error}; see its output")
         return None
-    for each in models:
-        if each.state == UNAVAILABLE:
-            tell(f"model {each.name!r} is not served: {each.reason.partition(chr(10))[0]}")
-    return [each.name for each in models if each.state == READY]
+    for model_version in models:
+        if model_version.state == UNAVAILABLE:
+            tell(
+                f"model {model_version.name!r} is not served: "
+                f"{model_version.reason.partition(chr(10))[0]}"
+            )
+    return [model.name for model in models if model.state == READY]
 
 
 def _find_request(server: TritonServer, models: Sequence[str]) -> str:
@@ -305,4 +308,4 @@ def _find_request(server: TritonServer, models: Sequence[str]) -> str:
             if config := server.endpoint.read_config(model):
                 request = make_curl(server.http_url, model, config)
                 requests.append((find_answer(config), request))
-    return min(requests, key=lambda each: each[0])[1] if requests else ""
+    return min(requests, key=lambda request: request[0])[1] if requests else ""

@@ -31,6 +31,7 @@ from poplar_triton.serving.options import find_option, is_on, make_grpc_headers,
 
 HOST = "127.0.0.1"
 ASK_SECONDS = 5
+"""Timeout of a request about the server's state, which Triton answers without computing."""
 LOAD_SECONDS = 600
 """Timeout of a model's load. The load continues in the server after that, but the client stops
 waiting."""

@@ -63,9 +63,9 @@ class DeadStubClassifier:
         dead, gone = set(), []
         for stub in lost:
             try:
-                named = self._identify(stub)
-                if self._has(named):
-                    dead.add(named)
+                identified = self._identify(stub)
+                if self._has(identified):
+                    dead.add(identified)
                 else:
                     gone.append(stub)
             except ServerError:
@@ -78,8 +78,8 @@ class DeadStubClassifier:
         if not self._is_remote or stub.model in self._names:
             return stub
         group = _split(stub.instance)[0]
-        found = (name for name in sorted(self._names) if group in (self._read_groups(name) or ()))
-        return replace(stub, model=next(found, stub.model))
+        names = (name for name in sorted(self._names) if group in (self._read_groups(name) or ()))
+        return replace(stub, model=next(names, stub.model))
 
     def _has(self, stub: Stub) -> bool:
         """Return whether the server serves such an instance."""
@@ -304,7 +304,7 @@ class Healer:
 
     def _tell_failure(self, case: _Case, text: str) -> None:
         """Log the failure. A store that does not answer is logged once, and again now and then."""
-        told, at = case.told
-        if not case.lacks_store or text != told or self._clock() >= at + TELL_SECONDS:
+        text_before, at = case.told
+        if not case.lacks_store or text != text_before or self._clock() >= at + TELL_SECONDS:
             case.told = text, self._clock()
             self._tell(text)

@@ -22,7 +22,10 @@ from poplar_triton.serving.endpoint import bracket
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _MAX_CONNECTIONS = 64
+"""Maximum number of open connections: probes of a load balancer, a kubelet and Prometheus are few,
+and each connection has a thread."""
 _IDLE_SECONDS = 5
+"""Timeout of a connection that sends nothing."""
 _POLL_SECONDS = 0.05
 """Time between two checks whether to end."""
 

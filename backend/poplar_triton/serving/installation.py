@@ -103,10 +103,10 @@ def find_stub(triton: Path) -> Path:
     only = triton / "backends" / "python" / STUB
     if only.is_file():
         return only
-    known = sorted(folder.name for folder in stub.parent.parent.glob("3.*"))
+    versions = sorted(folder.name for folder in stub.parent.parent.glob("3.*"))
     raise ServerError(
         f"the Triton server in {triton} has no stub for Python {version}; it has "
-        f"{', '.join(known) or 'none'}"
+        f"{', '.join(versions) or 'none'}"
     )
 
 

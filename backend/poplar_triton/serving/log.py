@@ -90,6 +90,7 @@ def _now() -> str:
 
 
 _KEPT_LINES = 50
+"""Number of last lines that are kept for the error of a server that has ended."""
 REPEAT_SECONDS = 10.0
 """Minimum time between two lines that say how often a line was repeated."""
 MAX_COPIES = 10
@@ -101,6 +102,7 @@ _HEADER = re.compile(r"^[IWEF]\d{4} \S+ +\d+ ")
 """Part of a line of Triton's log that differs between two lines of the same text: level and date,
 time, process."""
 _MAX_LINE_BYTES = 1 << 16
+"""Maximum length of a line that is read at once; a longer one is copied as several."""
 _ERROR = re.compile(r"E\d{4} \S+ +\d+ \S+:\d+\] (.*)")
 """Line of Triton's log: level and date, time, process, place, text."""
 _WITHOUT_GPU = (
@@ -294,7 +296,7 @@ class ServerOutput:
     def _note(self, line: str) -> None:
         self._limit = name_limit(line) or self._limit
         if line.startswith(_USAGE):
-            self._wrong_call = [each.strip() for each in self._last if each.strip()]
+            self._wrong_call = [line.strip() for line in self._last if line.strip()]
         elif self._wrong_call is not None and re.match(r"\S.*[^:]$", line):
             self._wrong_call.append(line)
         elif fatal := _FATAL.match(line):

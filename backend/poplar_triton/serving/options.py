@@ -48,12 +48,12 @@ def find_option(options: Sequence[str], name: str) -> str | None:
 
 def find_all(options: Sequence[str], name: str) -> list[str]:
     """Return all values of an option in `options`, in their order."""
-    found = []
+    values = []
     for place, word in enumerate(options):
         option, separator, value = word.partition("=")
         if option == name:
-            found.append(value if separator else next(iter(options[place + 1 :]), ""))
-    return found
+            values.append(value if separator else next(iter(options[place + 1 :]), ""))
+    return values
 
 
 def is_on(options: Sequence[str], name: str) -> bool:
@@ -80,12 +80,12 @@ def make_grpc_headers(options: Sequence[str]) -> dict[str, str]:
 
 def _find_keys(options: Sequence[str], name: str) -> list[tuple[str, str]]:
     """Return the keys and values in options of the form `api,api:key=value`."""
-    found = []
+    keys = []
     for value in find_all(options, name):
         key, separator, secret = value.partition(":")[2].partition("=")
         if separator:
-            found.append((key, secret))
-    return found
+            keys.append((key, secret))
+    return keys
 
 
 def make_absolute(options: Sequence[str]) -> list[str]:

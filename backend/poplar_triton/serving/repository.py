@@ -41,8 +41,8 @@ def is_remote(repository: Path | str) -> bool:
 def find_store(repository: Path | str) -> tuple[str, int] | None:
     """Return the address and port of the store that a repository names, as in
     s3://HOST:PORT/BUCKET. Return None for other stores, which their libraries find."""
-    found = _STORE.match(str(repository))
-    return (found[1].strip("[]"), int(found[2])) if found else None
+    match = _STORE.match(str(repository))
+    return (match[1].strip("[]"), int(match[2])) if match else None
 
 
 def find_repository(text: str) -> Path | str:

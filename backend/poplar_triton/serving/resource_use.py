@@ -60,11 +60,11 @@ def find_shortage(
     """Return which resource is nearly used up: threads or memory of the control group, or shared
     memory; "" for none. `num_threads` is how many threads the next reload may take."""
     uses = [*iter_group_uses(proc, groups), *_iter_memory_uses(shared_memory)]
-    for what, used, limit, unit in uses:
-        needed = num_threads if what == OF_THREADS else 0
-        if used >= MAX_SHARE * limit or used + needed > limit:
-            more = f" and a reload needs up to {needed}" if needed else ""
-            return f"{used // unit} of {limit // unit} {what} are in use{more}"
+    for what, amount, limit, unit in uses:
+        num_needed = num_threads if what == OF_THREADS else 0
+        if amount >= MAX_SHARE * limit or amount + num_needed > limit:
+            more = f" and a reload needs up to {num_needed}" if num_needed else ""
+            return f"{amount // unit} of {limit // unit} {what} are in use{more}"
     return ""
 
 
@@ -73,10 +73,10 @@ def iter_group_uses(proc: Path, groups: Path) -> Iterator[tuple[str, int, int, i
     and the unit in which both are shown."""
     for folder, is_old in iter_groups(proc, groups):
         with suppress(OSError, ValueError):
-            used, limit = (
+            amount, limit = (
                 int((folder / name).read_text()) for name in ("pids.current", "pids.max")
             )
-            yield OF_THREADS, used, limit, 1
+            yield OF_THREADS, amount, limit, 1
         with suppress(OSError, ValueError, KeyError):
             yield "MiB of memory of the control group", *read_memory(folder, is_old=is_old), _MIB
 
@@ -84,8 +84,8 @@ def iter_group_uses(proc: Path, groups: Path) -> Iterator[tuple[str, int, int, i
 def _iter_memory_uses(shared_memory: Path) -> Iterator[tuple[str, int, int, int]]:
     with suppress(OSError):
         status = os.statvfs(shared_memory)
-        used = (status.f_blocks - status.f_bfree) * status.f_frsize
-        yield f"MiB of {shared_memory}", used, status.f_blocks * status.f_frsize, _MIB
+        used_bytes = (status.f_blocks - status.f_bfree) * status.f_frsize
+        yield f"MiB of {shared_memory}", used_bytes, status.f_blocks * status.f_frsize, _MIB
 
 
 class LeakMeter:

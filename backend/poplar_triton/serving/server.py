@@ -63,6 +63,7 @@ STOP_MARGIN_SECONDS = 15
 STOP_UNREADY_SECONDS = 10
 """Time for a server to stop while it loads models; it may never notice the request to stop."""
 POLL_SECONDS = 0.1
+"""Interval between two checks whether a starting server is ready."""
 _DEAD_STUB = "Stub process"
 """Words of Triton in the reason of a model whose stub died while it loaded."""
 VICTIM_POINTS = 250
@@ -78,15 +79,15 @@ def hold_port(port: int, what: str) -> socket.socket:
     Until the socket is closed, the kernel gives its port to nobody who asks for any free one. A
     server can listen on it all the same, since servers bind with SO_REUSEADDR.
     """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    socket_ = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((HOST, port))
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        socket_.bind((HOST, port))
     except OverflowError as error:
-        held.close()
+        socket_.close()
         raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
     except OSError as error:
-        held.close()
+        socket_.close()
         listener = describe_listener(port)
         advice = f"{listener} already listens on it: end it, or " if listener else ""
         option = f"--{what.lower()}-port N"
@@ -94,7 +95,7 @@ def hold_port(port: int, what: str) -> socket.socket:
             f"{what} port {port} is not free ({error.strerror}); {advice}choose another one with "
             f"{option}, or three in a row with make serve PORT=N"
         ) from error
-    return held
+    return socket_
 
 
 def _make_preparation() -> Callable[[], None]:
@@ -273,7 +274,7 @@ class TritonServer:
         }
         listed = [model if model.state else rejected.get(model.name, model) for model in models]
         names = {model.name for model in models}
-        return [*listed, *(each for name, each in rejected.items() if name not in names)]
+        return [*listed, *(version for name, version in rejected.items() if name not in names)]
 
     def failed_models(self) -> dict[str, str]:
         """Return the models that did not load, and Triton's reason for each. Raises ServerError as
@@ -343,17 +344,19 @@ class TritonServer:
 
     def _list_backends(self, installation: Installation) -> set[str]:
         """Return the names of the backends that the server's Triton has."""
-        given = find_option(self._options, "--backend-directory")
-        folder = Path(given) if given else (installation.root or Path()) / "backends"
+        backend_folder = find_option(self._options, "--backend-directory")
+        folder = (
+            Path(backend_folder) if backend_folder else (installation.root or Path()) / "backends"
+        )
         return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
 
     def _prepare(self, folder: Path) -> None:
         # Held until the server is gone, not only until it listens: another server that got a port
         # of this one while it starts, or starts again, would get the requests of its clients.
-        held = [
+        sockets = [
             self._held.enter_context(hold_port(port, what)) for what, port in self._wanted.items()
         ]
-        http, grpc, metrics = (int(each.getsockname()[1]) for each in held)
+        http, grpc, metrics = (int(socket_.getsockname()[1]) for socket_ in sockets)
         self.ports = http, grpc, metrics
         self.endpoint = make_endpoint(self._options, self.ports[0], self.ports[1])
         installation = find_installation(self._program)

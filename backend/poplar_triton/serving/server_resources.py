@@ -91,14 +91,14 @@ def _clear_leftovers() -> None:
     """Remove what ended servers have left. Files that another user could have made are neither
     opened nor removed."""
     for folder in SHARED_MEMORY.glob("poplar_*_lock"):
-        found = _LOCK.fullmatch(folder.name)
-        if found is None:
+        match = _LOCK.fullmatch(folder.name)
+        if match is None:
             continue
         with suppress(OSError), _open_lock(folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_segments(folder.name.removesuffix("lock"))
             shutil.rmtree(  # refuses a link
-                Path(tempfile.gettempdir(), f"{_FOLDER}{found[1]}"), ignore_errors=True
+                Path(tempfile.gettempdir(), f"{_FOLDER}{match[1]}"), ignore_errors=True
             )
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -122,10 +122,10 @@ def _open_lock(folder: Path) -> Iterator[int]:
 def _check_owner(file: int, mode: int) -> None:
     """Raise PermissionError unless a file or folder is this user's, has this type and mode, and has
     no second name."""
-    found = os.fstat(file)
-    is_ours = found.st_uid == os.geteuid() and found.st_mode & ~_SPECIAL_BITS == mode
-    if not is_ours or (stat.S_ISREG(mode) and found.st_nlink != 1):
-        raise PermissionError(f"expected owner {os.geteuid()} and mode {mode:o}, found {found}")
+    status = os.fstat(file)
+    is_ours = status.st_uid == os.geteuid() and status.st_mode & ~_SPECIAL_BITS == mode
+    if not is_ours or (stat.S_ISREG(mode) and status.st_nlink != 1):
+        raise PermissionError(f"expected owner {os.geteuid()} and mode {mode:o}, found {status}")
 
 
 def _remove_segments(prefix: str) -> None:

@@ -132,9 +132,9 @@ class ServerState(Collector):
     def note_stalls(self, stalled: list[Stall]) -> list[Stall]:
         """Record which processes make no progress now, and count the new ones among them."""
         with self._lock:
-            new = [each for each in stalled if each not in self._stalled]
+            new = [stall for stall in stalled if stall not in self._stalled]
             self._stalled = list(stalled)
-            self._stalls.update(each.program for each in new)
+            self._stalls.update(stall.program for stall in new)
             return new
 
     def note_reload(self, model: str, outcome: str, seconds: float = 0.0) -> None:

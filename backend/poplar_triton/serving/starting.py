@@ -24,6 +24,7 @@ from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, ZombieWatch
 
 RESTART_WINDOW_SECONDS = 600.0
+"""Time in which restarts count towards --restart."""
 FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
 """Minimum time between the first restart within that time and the second one, and the maximum
 between two restarts; it doubles each time. A server that has run for longer is restarted at
@@ -72,8 +73,8 @@ class Restarts:
         give up."""
         if self._begun:
             pause = min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._begun) - 1), MAX_WAIT_SECONDS)
-            left = self._begun[-1] + pause - self._clock()
-            if left > 0 and wait(left):
+            seconds_left = self._begun[-1] + pause - self._clock()
+            if seconds_left > 0 and wait(seconds_left):
                 return False
         self._begun.append(self._clock())
         return True
@@ -157,8 +158,8 @@ class StartWatch:
 
     def _describe(self, dead: Collection[int], stubs: Iterable[Stub]) -> str:
         """Return the error of a server whose children are dead; `stubs` are those known."""
-        known = [stub for stub in stubs if stub.pid in dead]
-        what = describe_dead(known) if known else "dead: a process of tritonserver"
+        dead_stubs = [stub for stub in stubs if stub.pid in dead]
+        what = describe_dead(dead_stubs) if dead_stubs else "dead: a process of tritonserver"
         pids = ", ".join(map(str, sorted(dead)))
         models = name_some(sorted(map(repr, self._server.loading_models)))
         loading = f" (still loading: {models})" if models else ""

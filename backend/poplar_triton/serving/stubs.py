@@ -40,6 +40,8 @@ _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
 """Indices among a stub's arguments (python_backend, `stub_launcher.cc`), and the minimum number of
 arguments."""
 _MAX_GENERATIONS = 16
+"""Maximum number of parents that are followed from a process to the server: a bound for process ids
+that are reused meanwhile."""
 MAX_IDLE_TICKS = 10
 """Maximum processor time of an idle process in some tens of seconds."""
 Work = tuple[tuple[int, ...], ...]
@@ -213,8 +215,8 @@ class StubWatch:
         return None
 
     def _name(self, folder: Path, instance: str) -> str:
-        if self._is_remote and (found := _DEFAULT_NAME.fullmatch(instance)):
-            return found[1]
+        if self._is_remote and (match := _DEFAULT_NAME.fullmatch(instance)):
+            return match[1]
         return folder.name
 
     def _is_alive(self, stub: Stub) -> bool:
@@ -258,14 +260,14 @@ class ZombieWatch:
 
 def read_work(pid: int, proc: Path = PROC) -> Work:
     """Return what a process and its children have computed so far."""
-    found = []
+    work = []
     for entry in proc.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError, ValueError):
                 stat = read_stat(int(entry.name), proc)
                 if pid in (int(entry.name), stat.parent):
-                    found.append((int(entry.name), *stat.work))
-    return tuple(sorted(found))
+                    work.append((int(entry.name), *stat.work))
+    return tuple(sorted(work))
 
 
 def is_idle(before: Work, now: Work) -> bool:
@@ -311,9 +313,9 @@ class StallWatch:
     def scan(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
         """Return the processes that are stalled now. `servers` are the process ids of tritonserver,
         and of a script that calls it."""
-        known = {stub.pid: stub for stub in stubs}
-        stalled = self._stall_detector.find_stalled([*servers, *known])
-        return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]
+        stub_of_pid = {stub.pid: stub for stub in stubs}
+        stalled = self._stall_detector.find_stalled([*servers, *stub_of_pid])
+        return [Stall(pid, why, stub_of_pid.get(pid)) for pid, why in stalled.items()]
 
     def is_any_paused(self, servers: Iterable[int]) -> bool:
         """Return whether one of the processes was stopped, frozen or waiting for a disk in the last
@@ -348,13 +350,13 @@ class OrphanWatch:
         `reloaded` are the models whose reload has ended since the last look."""
         living = set(replaced)
         now = self._clock()
-        known = {stub: idle for stub, idle in self._idle.items() if stub in living}
+        idle_stubs = {stub: idle for stub, idle in self._idle.items() if stub in living}
         for stub in living:
-            if stub.model in reloaded and stub not in known:
-                known[stub] = _Idle(read_work(stub.pid, self._proc), now)
-        for stub, idle in known.items():
+            if stub.model in reloaded and stub not in idle_stubs:
+                idle_stubs[stub] = _Idle(read_work(stub.pid, self._proc), now)
+        for stub, idle in idle_stubs.items():
             work = read_work(stub.pid, self._proc)
             if not is_idle(idle.work, work):
-                known[stub] = _Idle(work, now)
-        self._idle = known
-        return [stub for stub, idle in known.items() if now >= idle.since + IDLE_SECONDS]
+                idle_stubs[stub] = _Idle(work, now)
+        self._idle = idle_stubs
+        return [stub for stub, idle in idle_stubs.items() if now >= idle.since + IDLE_SECONDS]

@@ -79,8 +79,8 @@ class StopRequest:
     def wait(self, seconds: float, count: int = 1) -> bool:
         """Wait until there were `count` requests or the time is over; return whether there were."""
         end = time.monotonic() + seconds
-        while self.count < count and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
+        while self.count < count and (seconds_left := end - time.monotonic()) > 0:
+            time.sleep(min(seconds_left, LOOK_SECONDS))
         return self.count >= count
 
     def _ask(self, *_: object) -> None:
@@ -267,15 +267,15 @@ class Supervisor:
 
     def _forget_found_models(self) -> None:
         """Forget the lost models that are served meanwhile."""
-        found = set()
+        models = set()
         for model in self._state.lost_models:
             with suppress(ServerError):
                 if self._server.endpoint.read_config(model) is not None:
-                    found.add(model)
+                    models.add(model)
                     self._tell(f"model {model!r} is loaded")
-        if found:
+        if models:
             lost = self._state.lost_models
-            self._state.lost_models = {name: lost[name] for name in lost.keys() - found}
+            self._state.lost_models = {name: lost[name] for name in lost.keys() - models}
 
     def _measure(self, living: list[Stub]) -> None:
         """Measure what the server holds and what heals have left in it, and check that there is
@@ -285,11 +285,11 @@ class Supervisor:
         use = measure_resource_use(self._watch.servers, pids, self._server.count_segments())
         self._state.resource_use = use
         is_healing = bool(self._dead) or self._healer.is_at_work
-        if left := self._leaks.scan(use, self._clock(), is_healing=is_healing):
-            self._state.note_leak(threads=left.threads, segments=left.segments)
-            self._num_threads = max(self._num_threads, 2 * left.threads)
+        if leak := self._leaks.scan(use, self._clock(), is_healing=is_healing):
+            self._state.note_leak(threads=leak.threads, segments=leak.segments)
+            self._num_threads = max(self._num_threads, 2 * leak.threads)
             self._tell(
-                f"reloads left {left.threads} threads and {left.segments} segments in tritonserver"
+                f"reloads left {leak.threads} threads and {leak.segments} segments in tritonserver"
             )
         for stub in self._orphans.scan(replaced, self._healer.take_reloaded()):
             self._tell(
@@ -332,7 +332,7 @@ class Supervisor:
         for stub in gone:
             if not self._healer.is_busy(stub.model):  # else it may be served again in a moment
                 self._watch.forget(stub)
-        for stub in sorted(dead - self._dead, key=lambda each: each.key):
+        for stub in sorted(dead - self._dead, key=lambda stub: stub.key):
             self._tell(f"{describe_dead([stub])} (process {stub.pid})")
         if self._dead and not dead:
             self._tell("all instances are alive again")
@@ -421,17 +421,19 @@ class Supervisor:
         """Continue to serve while requests still come, until `end` at most."""
         traffic = TrafficWatch(self._server.ports[:2], self._server.metrics_url, self._clock)
         is_told = False
-        while (left := end - self._clock()) > 0 and traffic.is_busy():
+        while (seconds_left := end - self._clock()) > 0 and traffic.is_busy():
             if not is_told:
-                text = f"serving continues for at most {left:.0f} s"
+                text = f"serving continues for at most {seconds_left:.0f} s"
                 self._tell(f"draining: requests may still arrive; {text}")
                 is_told = True
-            if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
+            if not self._serve_until(self._clock() + min(seconds_left, LOOK_SECONDS)):
                 return
 
     def _serve_until(self, end: float) -> bool:
         """Wait. Return False if the server has ended, or has to stop at once."""
-        while (left := end - self._clock()) > 0:
-            if self._server.poll() is not None or self._stop.wait(min(left, LOOK_SECONDS), 2):
+        while (seconds_left := end - self._clock()) > 0:
+            if self._server.poll() is not None or self._stop.wait(
+                min(seconds_left, LOOK_SECONDS), 2
+            ):
                 return False
         return True

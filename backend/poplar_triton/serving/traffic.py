@@ -38,6 +38,7 @@ QUIET_SECONDS = 2.0
 """Time without a request after which no client sends any."""
 ASK_SECONDS = 1.0
 _MAX_BYTES = 16 << 20
+"""Maximum size of Triton's page of metrics that is read."""
 _REQUESTS = re.compile(r"^nv_inference_request_(?:success|failure)(?:\{.*\})? (\d+)", re.MULTILINE)
 _WAITING = re.compile(r"^nv_inference_pending_request_count(?:\{.*\})? [1-9]", re.MULTILINE)
 

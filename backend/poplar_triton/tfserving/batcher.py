@@ -76,10 +76,10 @@ class RequestBatcher:
         entries = [own, *self._take_joined(own.count_rows())]
         error: Exception | None = None
         try:
-            wanted = [entry.request for entry in entries if entry.is_wanted()]
+            requests = [entry.request for entry in entries if entry.is_wanted()]
             start = time.perf_counter()
-            if wanted:
-                self._instance.execute(wanted)
+            if requests:
+                self._instance.execute(requests)
             self._is_quick = time.perf_counter() - start < QUICK_SECONDS
         except Exception as caught:  # noqa: BLE001  every request gets its answer
             error = caught

@@ -67,8 +67,8 @@ def answer(
     _check_inputs(signature, inputs)
     check_outputs(signature, output_filter)
     fitting = {
-        name: fit(name, signature.inputs[name], *describe(name, each))
-        for name, each in inputs.items()
+        name: fit(name, signature.inputs[name], *describe(name, value))
+        for name, value in inputs.items()
     }
     return servable.predict(fitting, output_filter, call)
 
@@ -88,12 +88,13 @@ def _find_signature(servable: Servable, name: str) -> Signature:
 def _check_inputs(signature: Signature, names: Collection[str]) -> None:
     """Raise ServingError unless the request has the model's inputs and no others; optional ones may
     be missing."""
-    given, known = set(names), set(signature.inputs)
-    extra, missing = given - known, known - given - signature.optional
+    given_names, input_names = set(names), set(signature.inputs)
+    extra, missing = given_names - input_names, input_names - given_names - signature.optional
     if extra or missing:
         raise refuse(
-            f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) "
-            f"!= len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: "
+            f"input size does not match signature: {len(given_names)}!={len(input_names)} "
+            f"len({_show(given_names)}) "
+            f"!= len({_show(input_names)}). Sent extra: {_show(extra)}. Missing but required: "
             f"{_show(missing)}."
         )
 
@@ -136,18 +137,18 @@ def fit(
 
 
 def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    given = tuple(shape)
-    if len(given) == len(wanted.shape) and all(
-        size in (-1, found) for size, found in zip(wanted.shape, given, strict=True)
+    sizes = tuple(shape)
+    if len(sizes) == len(wanted.shape) and all(
+        size in (-1, given_size) for size, given_size in zip(wanted.shape, sizes, strict=True)
     ):
-        return given
-    if wanted.shape == _ROWS_OF_ONE and len(given) == 1:
-        return (*given, 1)
-    if wanted.num_ones and given[1:] == (1,) * wanted.num_ones:
-        return given[:1]
+        return sizes
+    if wanted.shape == _ROWS_OF_ONE and len(sizes) == 1:
+        return (*sizes, 1)
+    if wanted.num_ones and sizes[1:] == (1,) * wanted.num_ones:
+        return sizes[:1]
     raise refuse(
         f"input {name!r}: expected shape {list(wanted.shape)}"
-        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}"
+        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(sizes)}"
     )
 
 
@@ -165,8 +166,8 @@ def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    known = BY_DTYPE.get(dtype)
-    return known.name if known else dtype.name
+    known_type = BY_DTYPE.get(dtype)
+    return known_type.name if known_type else dtype.name
 
 
 def _show(names: Collection[str]) -> str:

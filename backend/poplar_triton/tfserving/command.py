@@ -59,6 +59,7 @@ _MAX_SECONDS, _MAX_MS, _MAX_RETRIES, _MAX_PROCESSES = 86400, 86_400_000, 1000, 2
 _MAX_BODY_BYTES = 1 << 30
 _MAX_CONNECTIONS = 1 << 16
 _MAX_CHANNEL_NUMBER = 2**31 - 1
+"""Maximum number in a channel argument of gRPC, a C int."""
 _MICROSECONDS = 1_000_000
 """Number of microseconds in a second."""
 _TRITON_FILES = {
@@ -255,13 +256,13 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     """Return the models to serve. Models of a Triton server have no folders."""
-    given = [
+    given_options = [
         name
         for name in ("model_repository", "model_config_file", "model_base_path")
         if getattr(options, name) is not None
     ]
     if options.triton is not None:
-        if set(given) - {"model_config_file"}:
+        if set(given_options) - {"model_config_file"}:
             raise UsageError(
                 "--triton: cannot be combined with local models, only with --model_config_file"
             )
@@ -270,10 +271,10 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
             "--model_name requires --model_base_path, the folder of the one model to serve; "
             "MODEL_REPOSITORY serves all its models by the names of their folders"
         )
-    elif len(given) != 1:
+    elif len(given_options) != 1:
         raise UsageError(
             "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and "
-            f"--triton, found {len(given)}"
+            f"--triton, found {len(given_options)}"
         )
     if options.model_config_file is not None:
         return read_model_configs(options.model_config_file)

@@ -124,15 +124,15 @@ def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
         line = error.GetLine()
         place = "" if line is None else f"line {line}: "
         reason = str(error).rpartition(" : ")[2] if line is None else str(error).partition(" : ")[2]
-        found = "something else" if secret else reason.replace(f"{_PACKAGE}.", "")
-        raise _error(file, f"{place}{expected}, found: {escape(found, 500)}") from (
+        description = "something else" if secret else reason.replace(f"{_PACKAGE}.", "")
+        raise _error(file, f"{place}{expected}, found: {escape(description, 500)}") from (
             None if secret else error
         )
     except (ValueError, RecursionError) as error:
         kind = recognize(data[:HEAD_BYTES])
         is_known = kind is not None and "text" not in kind.name  # which shows its first line
-        found = str(kind) if is_known else "bytes that are no text" if secret else str(error)
-        raise _error(file, f"{expected}, found: {escape(found, 500)}") from (
+        description = str(kind) if is_known else "bytes that are no text" if secret else str(error)
+        raise _error(file, f"{expected}, found: {escape(description, 500)}") from (
             None if secret else error
         )
 

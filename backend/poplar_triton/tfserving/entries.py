@@ -34,9 +34,11 @@ ms."""
 _STRINGS = 8
 """Number of the field string_val of a tensor."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types of protobuf. 3 and 4 begin and end a group, whose fields are counted like others."""
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MORE, _BITS = 0x80, 7
 _MAX_SHIFT = 63
+"""Shift of the tenth byte of a varint, its last."""
 Layout = Mapping[int, "Layout"]
 """Fields of a message that hold messages, by number."""
 _SHAPE: Layout = {}
@@ -158,8 +160,13 @@ def _pack_numbers(tensor: messages.Tensor) -> None:
 def _pack_strings(tensor: messages.Tensor) -> None:
     """Pack the strings into content, which has all strings of a tensor. A list with fewer or too
     many strings is kept."""
-    found, shape = BY_NUMBER.get(tensor.dtype), tensor.tensor_shape
-    if found is None or not found.dtype.hasobject or tensor.tensor_content or shape.unknown_rank:
+    data_type, shape = BY_NUMBER.get(tensor.dtype), tensor.tensor_shape
+    if (
+        data_type is None
+        or not data_type.dtype.hasobject
+        or tensor.tensor_content
+        or shape.unknown_rank
+    ):
         return
     strings = list(tensor.string_val)
     sizes = [dim.size for dim in shape.dim]

@@ -52,6 +52,7 @@ ASK_SECONDS = 5.0
 """Timeout of a question to Triton about its models. An answer takes milliseconds, but half a minute
 if a store is unreachable."""
 _MAX_KNOWN = 4096
+"""Maximum number of remembered models and versions: names come from clients, who are untrusted."""
 _MAX_VERSION = 2**63 - 1
 _RESTRICTED = "This protocol is restricted"
 """Triton's message to clients without the key of --grpc-restricted-protocol."""
@@ -105,35 +106,35 @@ class TritonModels:
     def find(self, spec: ModelSpec, call: Call) -> ForwardedServable:
         source, version = self._resolve(spec)
         key = spec.name, version
-        known = self._known.get(key)
-        if known is None or time.monotonic() >= known.stale_at:
+        known_model = self._known.get(key)
+        if known_model is None or time.monotonic() >= known_model.stale_at:
             try:
                 with call.waiting():
-                    known = self._learn(spec, source, version)
+                    known_model = self._learn(spec, source, version)
             except _NotServedError:
                 raise not_served(spec, version) from None
-        return ForwardedServable(self, self._calls, key, known)
+        return ForwardedServable(self, self._calls, key, known_model)
 
     def list_versions(self, spec: ModelSpec, call: Call) -> list[VersionStatus]:
         try:
             source, version = self._resolve(spec)
             with call.waiting():
-                found = self._find_statuses(spec.name)
+                statuses = self._find_statuses(spec.name)
         except (_NotServedError, ServingError) as error:
             if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
                 raise
             raise not_known(spec, spec.version) from None
-        ready = [each.version for each in found if each.state is State.AVAILABLE]
+        ready = [status.version for status in statuses if status.state is State.AVAILABLE]
         hidden = set() if source is None else set(ready) - _choose(source, ready)
-        found = [
-            each
-            for each in found
-            if version in (None, each.version)
-            and (each.state is not State.AVAILABLE or each.version not in hidden)
+        statuses = [
+            status
+            for status in statuses
+            if version in (None, status.version)
+            and (status.state is not State.AVAILABLE or status.version not in hidden)
         ]
-        if not found:
+        if not statuses:
             raise not_known(spec, version)
-        return sorted(found, key=lambda status: status.version, reverse=True)
+        return sorted(statuses, key=lambda status: status.version, reverse=True)
 
     def forget(self, key: _Key) -> None:
         """Discard the cached inputs and outputs of a model, so that its next request queries
@@ -159,21 +160,21 @@ class TritonModels:
         the others wait for it."""
         key = spec.name, version
         with self._lock:
-            asked = self._asked.get(key)
-            is_first = asked is None
-            if asked is None:
-                asked = self._asked[key] = Future()
+            future = self._asked.get(key)
+            is_first = future is None
+            if future is None:
+                future = self._asked[key] = Future()
         if not is_first:
-            return asked.result()
+            return future.result()
         try:
-            known = self._ask(key, source)
+            known_model = self._ask(key, source)
         except BaseException as error:
             self._note(key, None)
-            asked.set_exception(error)
+            future.set_exception(error)
             raise
-        self._note(key, known)
-        asked.set_result(known)
-        return known
+        self._note(key, known_model)
+        future.set_result(known_model)
+        return known_model
 
     def _note(self, key: _Key, known: _Known | None) -> None:
         with self._lock:
@@ -186,13 +187,13 @@ class TritonModels:
 
     def _ask(self, key: _Key, source: ModelSource | None) -> _Known:
         name, version = key
-        wanted = version if source is None else self._choose_version(source, version)
-        text = "" if wanted is None else str(wanted)
+        requested = version if source is None else self._choose_version(source, version)
+        text = "" if requested is None else str(requested)
         metadata = self._calls.ask("ModelMetadata", name=name, version=text)
         config = self._calls.ask("ModelConfig", name=name, version=text)
         newest = max(map(int, metadata.versions), default=0)
         stale_at = time.monotonic() + FRESH_SECONDS
-        return _Known(_read_signature(metadata, config.config), wanted or newest, text, stale_at)
+        return _Known(_read_signature(metadata, config.config), requested or newest, text, stale_at)
 
     def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
         """Return the version to request from Triton, among those that it has and that are to be

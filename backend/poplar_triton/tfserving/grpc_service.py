@@ -148,6 +148,7 @@ _MAX_DETAILS = 2000
 """Maximum size of an error message. gRPC sends it as a header with three bytes for each byte beyond
 ASCII, and clients accept 8 KiB."""
 _MAX_BYTES_OF_A_CHARACTER = 4
+"""Bytes of a character in UTF-8, at most: gRPC limits the bytes of an error's text."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _NEVER_SECONDS = 1e9
 """Number of seconds above which gRPC means that there is no deadline; the longest deadline that it
@@ -167,8 +168,8 @@ class GrpcCall:
         self.waiting = threads.waiting
 
     def seconds_left(self) -> float | None:
-        left: float | None = self._context.time_remaining()
-        return None if left is None or left > _NEVER_SECONDS else left
+        seconds: float | None = self._context.time_remaining()
+        return None if seconds is None or seconds > _NEVER_SECONDS else seconds
 
     def is_wanted(self) -> bool:
         return bool(self._context.is_active())
@@ -212,7 +213,9 @@ def make_handlers(
             "Watch": grpc.stream_stream_rpc_method_handler(service.watch_health),
         },
     }
-    return [grpc.method_handlers_generic_handler(name, each) for name, each in services.items()]
+    return [
+        grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +270,11 @@ class _Service:
         """Answer a request for GetModelStatus."""
         response = messages.GetModelStatusResponse()
         call = GrpcCall(context, self.unfinished.threads)
-        for found in self.models.list_versions(_read_spec(request), call):
+        for status in self.models.list_versions(_read_spec(request), call):
             response.model_version_status.add(
-                version=found.version,
-                state=found.state,
-                status=messages.Status(error_code=found.code, error_message=found.message),
+                version=status.version,
+                state=status.state,
+                status=messages.Status(error_code=status.code, error_message=status.message),
             )
         return response
 
@@ -379,11 +382,11 @@ def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
 
 
 def _describe_error(error: Exception) -> tuple[Code, str]:
-    found = as_serving_error(error)
-    text = escape(found, _MAX_DETAILS)
+    serving_error = as_serving_error(error)
+    text = escape(serving_error, _MAX_DETAILS)
     if len(text.encode()) > _MAX_DETAILS:
-        text = escape(found, _MAX_DETAILS // _MAX_BYTES_OF_A_CHARACTER)
-    return found.code, text
+        text = escape(serving_error, _MAX_DETAILS // _MAX_BYTES_OF_A_CHARACTER)
+    return serving_error.code, text
 
 
 def _abort(context: Context, code: Code, text: str) -> NoReturn:

@@ -100,10 +100,10 @@ def write_predictions(outputs: Mapping[str, Array], format: Format) -> bytes:
         for name, array in outputs.items()
     }
     if len(columns) == 1:
-        written = ", ".join(next(iter(columns.values())))
+        text = ", ".join(next(iter(columns.values())))
     else:
         keys = [json.dumps(name, ensure_ascii=False) for name in columns]
-        written = ",".join(
+        text = ",".join(
             "\n        {\n"
             + ",\n".join(
                 f"            {key}: {value}" for key, value in zip(keys, row, strict=True)
@@ -112,7 +112,7 @@ def write_predictions(outputs: Mapping[str, Array], format: Format) -> bytes:
             for row in zip(*columns.values(), strict=True)
         )
     end = "\n    ]" if rows else "]"
-    return f'{{\n    "predictions": [{written}{end}\n}}'.encode()
+    return f'{{\n    "predictions": [{text}{end}\n}}'.encode()
 
 
 def _count_rows(outputs: Mapping[str, Array]) -> int:
@@ -136,14 +136,14 @@ def _write_columns(outputs: Mapping[str, Array]) -> bytes:
         name: _nest(_print(name, array), array.shape, 0)[0] for name, array in outputs.items()
     }
     if len(columns) == 1:
-        written = next(iter(columns.values()))
+        value_text = next(iter(columns.values()))
     else:
         lines = (
             f"        {json.dumps(name, ensure_ascii=False)}: {text}"
             for name, text in columns.items()
         )
-        written = "{\n" + ",\n".join(lines) + "\n    }"
-    return f'{{\n    "outputs": {written}\n}}'.encode()
+        value_text = "{\n" + ",\n".join(lines) + "\n    }"
+    return f'{{\n    "outputs": {value_text}\n}}'.encode()
 
 
 def _nest(texts: list[str], shape: Sequence[int], outer: int) -> list[str]:

@@ -121,15 +121,15 @@ def parse_predict(
         raise refuse(f'Serving signature name: "{_show_name(name)}" not found in signature def')
     if not signature.inputs:
         raise refuse(f"Failed to get input map for signature: {name or 'DEFAULT'}")
-    found = [each for each in Format if each.value in document]
-    if not found:
+    formats = [format for format in Format if format.value in document]
+    if not formats:
         raise refuse("Missing 'inputs' or 'instances' key")
-    if len(found) > 1:
+    if len(formats) > 1:
         raise refuse(
             f"JSON Value: {_show(document)} Not formatted correctly expecting only one of 'inputs' "
             "or 'instances' keys to exist "
         )
-    if found[0] is Format.COLUMN:
+    if formats[0] is Format.COLUMN:
         return Format.COLUMN, name, _read_columns(document["inputs"], signature)
     instances = document["instances"]
     if not isinstance(instances, list):
@@ -154,13 +154,13 @@ def _show_name(name: str) -> str:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise refuse(
             f"JSON object: expected every key once, found {_show_name(twice)} twice; leave one out"
         )
-    return made
+    return document
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_CONSTANTS.__getitem__)
@@ -220,10 +220,10 @@ def _spell_out(text: str) -> str:
     masked = re.sub(r"\\.", "__", text, flags=re.DOTALL)
     parts = []
     end = 0
-    for found in _STRING_OR_CONSTANT.finditer(masked):
-        if found[0] in _LONG_NAMES:
-            parts += [text[end : found.start()], _LONG_NAMES[found[0]]]
-            end = found.end()
+    for match in _STRING_OR_CONSTANT.finditer(masked):
+        if match[0] in _LONG_NAMES:
+            parts += [text[end : match.start()], _LONG_NAMES[match[0]]]
+            end = match.end()
     return "".join((*parts, text[end:]))
 
 

@@ -290,15 +290,15 @@ class LocalModels:
             # A folder that cannot be read now may still have models.
             model.complain(str(error))
             return
-        wanted = policy.choose(versions)
-        for version in sorted(wanted - model.served.keys()):
+        chosen = policy.choose(versions)
+        for version in sorted(chosen - model.served.keys()):
             if self._retries.allow(model, version):
                 self._load(model, version, versions[version])
         # Until a wanted version loads, an older version is better than none.
-        if not wanted or wanted & model.served.keys():
-            for version in model.served.keys() - wanted:
+        if not chosen or chosen & model.served.keys():
+            for version in model.served.keys() - chosen:
                 self._give_up(model, version, LEAVE_SECONDS)
-        for version in model.statuses.keys() - wanted - model.served.keys():
+        for version in model.statuses.keys() - chosen - model.served.keys():
             if version not in versions:
                 model.forget(version)
                 self._retries.forget(model, version)
@@ -327,7 +327,9 @@ class LocalModels:
         """Stop serving a version, and close it after its requests are answered, including those
         that have found it but not yet started."""
         servable = model.served[version]
-        model.served = {number: each for number, each in model.served.items() if number != version}
+        model.served = {
+            number: served for number, served in model.served.items() if number != version
+        }
         model.note(VersionStatus(version, State.UNLOADING))
         servable.read_statistics()  # what it answers from now on is counted when it is closed
 
@@ -338,7 +340,7 @@ class LocalModels:
             _log.info("model %r version %d is unloaded", model.source.name, version)
 
         thread = threading.Thread(target=close, name=f"close {model.source.name}", daemon=True)
-        self._closing = [*(each for each in self._closing if each.is_alive()), thread]
+        self._closing = [*(closing for closing in self._closing if closing.is_alive()), thread]
         thread.start()
 
 
@@ -407,7 +409,7 @@ class _Model:
         """Forget a version whose folder is gone."""
         with self._lock:
             self.statuses = {
-                number: each for number, each in self.statuses.items() if number != version
+                number: status for number, status in self.statuses.items() if number != version
             }
 
 

@@ -87,8 +87,8 @@ TYPES = tuple(
     )
 )
 """Types that a tensor of a request or a response may have."""
-BY_NUMBER = {each.number: each for each in TYPES}
-BY_DTYPE = {each.dtype: each for each in TYPES}
+BY_NUMBER = {data_type.number: data_type for data_type in TYPES}
+BY_DTYPE = {data_type.dtype: data_type for data_type in TYPES}
 
 
 DEFAULT_SIGNATURE = "serving_default"

@@ -21,6 +21,7 @@ from poplar_triton.tfserving.settings import Settings
 from poplar_triton.tfserving.worker import STOP_SECONDS, Report
 
 LOOK_SECONDS = 0.1
+"""Interval between two checks of the processes that start."""
 STOP_MARGIN_SECONDS = 15
 """Time for models to close, in addition to the time for requests."""
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 10, 600.0
@@ -157,13 +158,13 @@ class Processes:
     def _wait_until_serving(self) -> None:
         seconds = self._settings.start_seconds
         self._began = time.monotonic()
-        told: set[str] = set()
+        reported: set[str] = set()
         while not all(worker.serves for worker in self._workers):
             self._kill_stalled()
             for index, worker in enumerate(self._workers):
                 for problem in self._hear_start(index, worker):
-                    if problem not in told:
-                        told.add(problem)
+                    if problem not in reported:
+                        reported.add(problem)
                         self._tell(problem)
             if time.monotonic() > self._began + seconds:
                 raise ServerError(
@@ -229,13 +230,13 @@ class _Worker:
 def _hold_ports(settings: Settings) -> Iterator[None]:
     """Reserve a server's ports: no other process listens on them, and no connection arrives until
     its own processes do."""
-    with ExitStack() as held:
+    with ExitStack() as sockets:
         for what, option, port in (
             ("gRPC", "--port", settings.grpc_port),
             ("REST", "--rest_api_port", settings.rest_port),
         ):
             if port:
-                held.enter_context(_hold(settings.address, port, what, option))
+                sockets.enter_context(_hold(settings.address, port, what, option))
         yield
 
 

@@ -358,9 +358,9 @@ class _Service:
 
     async def _read_metadata(self, spec: ModelSpec) -> web.Response:
         servable = await self._run(lambda call: self._models.find(spec, call))
-        named = {"name": servable.name, "signature_name": "", "version": str(servable.version)}
+        model_spec = {"name": servable.name, "signature_name": "", "version": str(servable.version)}
         signatures = {"signature_def": _describe_signatures(servable.signature)}
-        return _write_json({"model_spec": named, "metadata": {"signature_def": signatures}})
+        return _write_json({"model_spec": model_spec, "metadata": {"signature_def": signatures}})
 
     async def _run(self, work: Callable[[RestCall], _T]) -> _T:
         """Run the work of a complete request on a thread."""
@@ -436,12 +436,12 @@ def _describe_signatures(signature: Signature) -> dict[str, Any]:
     """Return protobuf's JSON of a SignatureDefMap, under the real messages' field names."""
     return {
         name: {
-            "inputs": _describe_tensors(each.inputs),
-            "outputs": _describe_tensors(each.outputs),
-            "method_name": each.method_name,
+            "inputs": _describe_tensors(description.inputs),
+            "outputs": _describe_tensors(description.outputs),
+            "method_name": description.method_name,
             "defaults": {},
         }
-        for name, each in describe_signature(signature).signature_def.items()
+        for name, description in describe_signature(signature).signature_def.items()
     }
 
 

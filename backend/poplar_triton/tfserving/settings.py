@@ -24,10 +24,10 @@ class VersionPolicy:
 
     def choose(self, versions: Iterable[int]) -> set[int]:
         """Return the versions to serve."""
-        found = sorted(versions, reverse=True)
+        newest_first = sorted(versions, reverse=True)
         if self.specific:
-            return set(self.specific.intersection(found))
-        return set(found if self.latest is None else found[: self.latest])
+            return set(self.specific.intersection(newest_first))
+        return set(newest_first if self.latest is None else newest_first[: self.latest])
 
 
 @dataclass(frozen=True, slots=True)

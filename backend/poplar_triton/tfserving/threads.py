@@ -69,12 +69,12 @@ class Core:
 
     def _find_threads(self) -> list[int]:
         """Return the threads of this process that are bound to the core."""
-        found = []
+        threads = []
         for task in self._tasks.iterdir():
             with suppress(OSError):
                 if os.sched_getaffinity(int(task.name)) == {self.core}:
-                    found.append(int(task.name))
-        return found
+                    threads.append(int(task.name))
+        return threads
 
     def _read_times(self) -> tuple[float, float]:
         """Return the seconds for which the existing threads ran, and for which they were ready but
@@ -88,6 +88,7 @@ class Core:
 
 
 AT_WORK = 6
+"""Number of threads that work at the same time; see above for the cost of more."""
 MAX_THREADS = 256
 """Maximum number of threads, including those that wait. Further calls wait in the queue."""
 
@@ -181,13 +182,13 @@ class Threads(Executor):
             if task is None:
                 self._tasks.put(None)  # for the others
                 return
-            future, call, given, named = task
+            future, call, arguments, keywords = task
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(call(*given, **named))
+                    future.set_result(call(*arguments, **keywords))
                 except BaseException as error:  # noqa: BLE001  the future raises it
                     future.set_exception(error)
-            del task, future, call, given, named  # keep nothing of a finished request
+            del task, future, call, arguments, keywords  # keep nothing of a finished request
 
     def _park(self) -> None:
         with self._lock:

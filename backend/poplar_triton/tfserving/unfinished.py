@@ -26,8 +26,10 @@ requests."""
 MAX_SECONDS = 60.0
 """Maximum time for a request to arrive completely, over either protocol."""
 _MANY = 2 * AT_WORK
+"""Number of calls above which a new one counts as waiting at once."""
 _LOOK_SECONDS = 0.05
 _MOMENT_SECONDS = 0.1
+"""Time after which a call counts as waiting."""
 _Item = TypeVar("_Item", bound=Hashable)
 
 
@@ -45,7 +47,7 @@ class Unfinished(Generic[_Item]):
         self._count += 1
         if self._count <= self._limit:
             return None
-        busiest = max(self._by_address, key=lambda each: len(self._by_address[each]))
+        busiest = max(self._by_address, key=lambda address: len(self._by_address[address]))
         oldest = next(iter(self._by_address[busiest]))
         self.remove(busiest, oldest)
         return oldest

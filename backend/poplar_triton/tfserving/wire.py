@@ -163,17 +163,19 @@ _LISTS = {
     "DT_UINT64": "uint64_val",
 }
 """Field that holds the values of each type."""
-_FIELD_OF_DTYPE = {each.dtype: _LISTS[each.name] for each in TYPES if each.name in _LISTS}
+_FIELD_OF_DTYPE = {
+    data_type.dtype: _LISTS[data_type.name] for data_type in TYPES if data_type.name in _LISTS
+}
 _FIXED = ("float_val", "double_val")
 
 
 def read_dtype(name: str, tensor: messages.Tensor) -> np.dtype[Any]:
     """Return the type of an input. Raises ServingError for a type that no model takes."""
-    found = BY_NUMBER.get(tensor.dtype)
-    if found is None:
-        known = ", ".join(f"{each.name} = {each.number}" for each in TYPES)
-        raise _refuse(name, f"expected a dtype of {known}; found number {tensor.dtype}")
-    return found.dtype
+    data_type = BY_NUMBER.get(tensor.dtype)
+    if data_type is None:
+        supported = ", ".join(f"{data_type.name} = {data_type.number}" for data_type in TYPES)
+        raise _refuse(name, f"expected a dtype of {supported}; found number {tensor.dtype}")
+    return data_type.dtype
 
 
 def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
@@ -327,8 +329,8 @@ def _repeat(
     if values.size == 1:
         return np.broadcast_to(values.reshape((1,) * len(shape)), shape)
     rest: Array = np.full(count - values.size, values[-1], dtype)
-    whole: Array = np.concatenate((values, rest))
-    return whole.reshape(tuple(shape))
+    repeated: Array = np.concatenate((values, rest))
+    return repeated.reshape(tuple(shape))
 
 
 def _refuse(name: str, what: str) -> ServingError:

@@ -140,5 +140,5 @@ def _try(work: Callable[..., Any], *given: Any) -> Any:
     try:
         return work(*given)
     except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
-        found = as_serving_error(error)
-        return _Refusal(found.code, str(found))
+        serving_error = as_serving_error(error)
+        return _Refusal(serving_error.code, str(serving_error))

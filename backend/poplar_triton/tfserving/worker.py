@@ -145,6 +145,7 @@ STOP_SECONDS = 30
 HOUSEKEEPING_SECONDS = 1.0
 """Time between two updates of the backend's sums in the metrics."""
 _UNLIMITED = -1
+"""No limit, in a channel argument of gRPC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,26 +38,26 @@ class Candidate:
 
     def apply(self, config: ModelConfig) -> ModelConfig:
         """Return the configuration with these settings."""
-        made = type(config)()
-        made.CopyFrom(config)
+        changed = type(config)()
+        changed.CopyFrom(config)
         if self == read_candidate(config):
-            return made
-        made.optimization.execution_accelerators.ClearField("cpu_execution_accelerator")
+            return changed
+        changed.optimization.execution_accelerators.ClearField("cpu_execution_accelerator")
         if self.engine != ONNXRUNTIME:
-            accelerators = made.optimization.execution_accelerators
+            accelerators = changed.optimization.execution_accelerators
             accelerators.cpu_execution_accelerator.add(name=self.engine)
-        elif not made.optimization.execution_accelerators.ByteSize():
-            made.optimization.ClearField("execution_accelerators")
-            if not made.optimization.ByteSize():
-                made.ClearField("optimization")
-        _set_parameter(made, _THREADS, str(self.threads) if self.threads else "")
-        _set_parameter(made, _SYNCHRONOUS, "1" if self.is_synchronous else "0")
-        _set_instances(made, self.instances)
-        if self.batches and not made.HasField("dynamic_batching"):
-            made.dynamic_batching.SetInParent()
+        elif not changed.optimization.execution_accelerators.ByteSize():
+            changed.optimization.ClearField("execution_accelerators")
+            if not changed.optimization.ByteSize():
+                changed.ClearField("optimization")
+        _set_parameter(changed, _THREADS, str(self.threads) if self.threads else "")
+        _set_parameter(changed, _SYNCHRONOUS, "1" if self.is_synchronous else "0")
+        _set_instances(changed, self.instances)
+        if self.batches and not changed.HasField("dynamic_batching"):
+            changed.dynamic_batching.SetInParent()
         elif not self.batches:
-            made.ClearField("dynamic_batching")
-        return made
+            changed.ClearField("dynamic_batching")
+        return changed
 
 
 COLUMNS = ("engine", "threads", "instances", "batches", "execution")
@@ -97,12 +97,12 @@ def list_layouts(current: Candidate, cores: int, engines: Sequence[str]) -> list
     instance, as instances of one thread, and both in between."""
     layouts = [(cores // instances, instances) for instances in _iter_divisors(cores)]
     layouts.append((1, 1))
-    found = [
+    candidates = [
         replace(current, engine=engine, threads=threads, instances=instances)
         for threads, instances in layouts
         for engine in engines
     ]
-    return list(dict.fromkeys([current, *found]))
+    return list(dict.fromkeys([current, *candidates]))
 
 
 def list_modes(best: Candidate, *, may_batch: bool) -> list[Candidate]:
@@ -122,14 +122,14 @@ def _set_instances(config: ModelConfig, count: int) -> None:
     if sum(group.count or 1 for group in config.instance_group) == count:
         return
     first: Any = config.instance_group[0] if config.instance_group else None
-    kept = type(config)()
+    settings = type(config)()
     if first is not None:
-        kept.instance_group.add().CopyFrom(first)
+        settings.instance_group.add().CopyFrom(first)
     else:
-        kept.instance_group.add(kind="KIND_CPU")
-    kept.instance_group[0].count = count
+        settings.instance_group.add(kind="KIND_CPU")
+    settings.instance_group[0].count = count
     config.ClearField("instance_group")
-    config.instance_group.extend(kept.instance_group)
+    config.instance_group.extend(settings.instance_group)
 
 
 def _read_parameter(config: ModelConfig, name: str) -> str:

@@ -22,6 +22,7 @@ _REPLY_SECONDS = 60.0
 """Maximum time of one request."""
 _OK = 200
 NUM_WINDOWS = 3
+"""Number of windows into which a measurement is divided."""
 MAX_CLIENTS = 256
 
 

@@ -53,7 +53,7 @@ def _open_state(folder: Path, config: ModelConfig) -> ModelState:
     """Return the state of the newest version. Raises ModelConfigError and others."""
     versions = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
     version = folder / str(max(versions, default=1))
-    given = MessageToDict(config, preserving_proto_field_name=True)
-    state = ModelState({**given, **complete_config(given, version)}, version)
+    document = MessageToDict(config, preserving_proto_field_name=True)
+    state = ModelState({**document, **complete_config(document, version)}, version)
     state.validate()
     return state
