@@ -475,7 +475,7 @@ def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
 
 
-class _TensorMemory:
+class _ResponseMemory:
     """Memory of a tensor, for numpy to write to; it keeps the tensor."""
 
     def __init__(self, tensor: pb_utils.Tensor) -> None:
@@ -486,7 +486,7 @@ class _TensorMemory:
 
 def _find_memory(tensor: pb_utils.Tensor, array: Array) -> Array:
     """Return the memory of a tensor that was made of an array with this dtype."""
-    return np.asarray(_TensorMemory(tensor)).view(array.dtype)
+    return np.asarray(_ResponseMemory(tensor)).view(array.dtype)
 
 
 def _respond(

@@ -20,20 +20,20 @@ _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 """DLDataTypeCode by numpy kind (dlpack.h)."""
 
 
-class _Device(ctypes.Structure):
+class _DLDevice(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
 
 
-class _DataType(ctypes.Structure):
+class _DLDataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device", _DLDevice),
         ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
+        ("dtype", _DLDataType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
@@ -41,7 +41,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _ManagedTensor(ctypes.Structure):
-    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
 _alive: dict[int, tuple[_ManagedTensor, Any, Any]] = {}
@@ -72,9 +72,9 @@ def to_capsule(array: Array) -> Any:
     managed = _ManagedTensor()
     tensor = managed.tensor
     tensor.data = array.ctypes.data
-    tensor.device = _Device(_CPU, 0)
+    tensor.device = _DLDevice(_CPU, 0)
     tensor.ndim = array.ndim
-    tensor.dtype = _DataType(_CODES[array.dtype.kind], array.dtype.itemsize * 8, 1)
+    tensor.dtype = _DLDataType(_CODES[array.dtype.kind], array.dtype.itemsize * 8, 1)
     tensor.shape = shape
     managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
     address = ctypes.addressof(managed)

@@ -20,7 +20,7 @@ _MAX_CHARACTERS = 2000
 _log = logging.getLogger("triton_poplar")
 
 
-class _LineFormatter(logging.Formatter):
+class _BoundedLineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return escape(super().format(record), _MAX_CHARACTERS)
 
@@ -29,7 +29,7 @@ def log_to_stderr() -> None:
     """Log to stderr, which a process of the server shares with the server. A request that logs
     does not wait for the reader of the log."""
     write_utf_8(sys.stderr)  # the locale of Triton's stub is C
-    formatter = _LineFormatter("[poplar] %(message)s")
+    formatter = _BoundedLineFormatter("[poplar] %(message)s")
     logging.basicConfig(handlers=[QueueHandler(formatter, _describe_dropped)])
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from poplar_triton.compare.output import make_report
-from poplar_triton.compare.systems import MEASURED, MODELLED, Comparison, Point, Spread, System
+from poplar_triton.compare.systems import (
+    MEASURED,
+    MODELLED,
+    Point,
+    Spread,
+    System,
+    SystemComparison,
+)
 from report_pages import show
 from simipu.chip.target import TARGETS
 
@@ -16,7 +23,7 @@ ADDRESS = "https://example.org/of-a-model"
 HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>"
 
 
-def make_comparison() -> Comparison:
+def make_comparison() -> SystemComparison:
     chip = [
         Point(1, 0.001, 1000.0, error="error"),
         Point(2, 0.0015, 1500.0, error="error"),
@@ -24,7 +31,7 @@ def make_comparison() -> Comparison:
     ]
     cpu = [Point(1, 0.01, 100.0, spread=Spread(7, 0.008, 0.02))]
     power = TARGETS["ipu21"].power
-    return Comparison(
+    return SystemComparison(
         HOSTILE,
         "fp16",
         [

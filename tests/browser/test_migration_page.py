@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from poplar_triton.migrate.graphs import Graph, Kind
+from poplar_triton.migrate.graphs import SourceKind, SourceModel
 from poplar_triton.migrate.output import make_report
-from poplar_triton.migrate.repository import Found
+from poplar_triton.migrate.repository import FoundModel
 from poplar_triton.migrate.verdicts import Judged, Verdict
 from report_pages import HOSTILE, show
 
@@ -17,14 +17,14 @@ def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("migration")
     judged = [
         Judged(
-            Found(f"model_{number}", folder, 1),
+            FoundModel(f"model_{number}", folder, 1),
             Verdict.COMPILE,
             todo="poprt --input_model `graph` https://example.org/graph",
             warnings=[HOSTILE],
         )
         for number in range(60)
     ]
-    unreadable = Graph(Path("broken.onnx"), Kind.ONNX, fault=HOSTILE)
+    unreadable = SourceModel(Path("broken.onnx"), SourceKind.ONNX, fault=HOSTILE)
     file = folder / "page.html"
     file.write_text(make_report(Path("models"), judged, [unreadable], []), encoding="utf-8")
     return file

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 
-from poplar_triton.tfserving.worker import Report
+from poplar_triton.tfserving.worker import WorkerReport
 
 from popef._tools.channel import Channel, open_channel
 
@@ -74,14 +74,14 @@ class PlayedStarts:
 
 def serve(_: PlayedProcess, channel: Channel) -> None:
     """Play a process that serves all models."""
-    channel.send_object(Report())
+    channel.send_object(WorkerReport())
 
 
 def say(*problems: str, error: str = "", status: int | None = None) -> Plan:
     """Return a plan that reports this, and ends with the status, if any."""
 
     def act(process: PlayedProcess, channel: Channel) -> None:
-        channel.send_object(Report(error, problems))
+        channel.send_object(WorkerReport(error, problems))
         if status is not None:
             process.end(status)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.stubs import Stall, Stub
-from poplar_triton.serving.supervisor import Settings, Supervisor
+from poplar_triton.serving.supervisor import SupervisionSettings, Supervisor
 from waiting import PATIENCE_SECONDS
 
 DEAD = Stub(7, 1, "m", "1", "m_0_0")
@@ -131,7 +131,7 @@ class Play:
         self.supervisor = Supervisor(
             cast("Any", self.server),
             self.state,
-            Settings(**settings),
+            SupervisionSettings(**settings),
             self.lines.append,
             lambda: self.now,
         )

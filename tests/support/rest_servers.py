@@ -28,7 +28,7 @@ from poplar_triton.tfserving.models import (
     TensorSpec,
     VersionStatus,
 )
-from poplar_triton.tfserving.rest import Limits, make_application, make_runner
+from poplar_triton.tfserving.rest import RestLimits, make_application, make_runner
 from poplar_triton.tfserving.rest_bodies import BodyLimits
 from poplar_triton.tfserving.settings import Settings
 from poplar_triton.tfserving.worker import ConnectionLimit
@@ -44,7 +44,7 @@ SEVERAL = Signature(
     {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
 )
 SECONDS = 30
-LIMITS = Limits(
+LIMITS = RestLimits(
     BodyLimits(body_bytes=10_000, all_bytes=15_000, seconds=0.5, unfinished=12), calls=3
 )
 PREDICT = "/v1/models/half:predict"
@@ -193,7 +193,7 @@ class RestServer:
 @contextmanager
 def serve(
     models: FakeModels,
-    limits: Limits | None = None,
+    limits: RestLimits | None = None,
     connections: ConnectionLimit | None = None,
     **settings: Any,
 ) -> Iterator[RestServer]:

@@ -20,7 +20,7 @@ from popef._tools.text import did_you_mean
 from poplar_triton.compare.chips import DEFAULT_CHIPS, ChipModel, read_list
 from poplar_triton.compare.machine import Effort, Feeds, find_cpu, find_gpu, measure
 from poplar_triton.compare.output import make_report, print_systems
-from poplar_triton.compare.systems import MEASURED, Comparison, System
+from poplar_triton.compare.systems import MEASURED, System, SystemComparison
 from poplar_triton.profile.bulk import usable_cores
 from poplar_triton.profile.command import add_input_shape
 from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source, quietly
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _compare(options: argparse.Namespace) -> Comparison:
+def _compare(options: argparse.Namespace) -> SystemComparison:
     source = open_source(options.model, dict(options.input_shape))
     onnx_source = source if isinstance(source, OnnxSource) else None
     num_steps = _STEPS_PER_BATCH * len(options.batch_sizes)
@@ -112,7 +112,7 @@ def _compare(options: argparse.Namespace) -> Comparison:
         machine = (
             _measure(options, onnx_source.file, feeds, Path(scratch)) if onnx_source else _skip()
         )
-    return Comparison(
+    return SystemComparison(
         source.name,
         options.precision or source.precision,
         [*chips.list_systems(), *machine],

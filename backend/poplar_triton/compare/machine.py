@@ -43,7 +43,7 @@ _NO_RAPL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MeasuredDevice:
     """Part of this machine that ONNX Runtime can use."""
 
     name: str
@@ -56,15 +56,15 @@ class Device:
     """Folder of the energy counters; an empty path for none."""
 
 
-def find_cpu() -> Device:
+def find_cpu() -> MeasuredDevice:
     """Return this machine's CPU."""
-    return Device("cpu", f"CPU, {_name_cpu()}", "CPUExecutionProvider", _NO_RAPL, RAPL)
+    return MeasuredDevice("cpu", f"CPU, {_name_cpu()}", "CPUExecutionProvider", _NO_RAPL, RAPL)
 
 
-def find_gpu() -> Device:
+def find_gpu() -> MeasuredDevice:
     """Return this machine's GPU, whether ONNX Runtime can use it or not."""
     reason = "unknown: the power of GPUs is not read"
-    return Device("gpu", "GPU, by CUDA", "CUDAExecutionProvider", reason, Path("none"))
+    return MeasuredDevice("gpu", "GPU, by CUDA", "CUDAExecutionProvider", reason, Path("none"))
 
 
 def _name_cpu() -> str:
@@ -122,7 +122,9 @@ class Effort:
     """Number of ONNX Runtime's threads on the CPU."""
 
 
-def measure(device: Device, model: Path, feeds: Feeds, effort: Effort, folder: Path) -> System:
+def measure(
+    device: MeasuredDevice, model: Path, feeds: Feeds, effort: Effort, folder: Path
+) -> System:
     """Measure a model on a device at each batch size of the feeds, one call after another."""
     threads = "1 thread" if effort.threads == 1 else f"{effort.threads} threads"
     notes = [
@@ -170,7 +172,7 @@ def _warn_of_load() -> Iterable[str]:
 
 
 def _run(
-    device: Device, model: Path, feeds: Feeds, effort: Effort, folder: Path
+    device: MeasuredDevice, model: Path, feeds: Feeds, effort: Effort, folder: Path
 ) -> tuple[list[dict[str, Any]], str]:
     """Run the child process. Return its results, and why they are incomplete; "" if it finished."""
     plan = {

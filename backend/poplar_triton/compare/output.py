@@ -12,10 +12,10 @@ from rich.console import Console
 from popef._tools.text import escape
 from poplar_triton.compare.systems import (
     MODELLED,
-    Comparison,
     Energy,
     Point,
     System,
+    SystemComparison,
     describe_watts,
 )
 from poplar_triton.profile.report import cut, make_page
@@ -40,7 +40,7 @@ _ENERGY = (
 )
 
 
-def print_systems(comparison: Comparison, console: Console) -> None:
+def print_systems(comparison: SystemComparison, console: Console) -> None:
     """Print a row for each system, and below the table why something is missing."""
     columns, rows = _tabulate(comparison)
     console.print(cell(f"{comparison.model}: {_describe_subject(comparison)}"))
@@ -52,14 +52,14 @@ def print_systems(comparison: Comparison, console: Console) -> None:
         console.print(cell(f"{names}: {note}"))
 
 
-def _describe_subject(comparison: Comparison) -> str:
+def _describe_subject(comparison: SystemComparison) -> str:
     """Return what all rows have in common."""
     limit = comparison.limit_seconds
     wish = "" if limit is None else f", within {describe_seconds(limit)}"
     return f"chips modelled in {comparison.precision}, this machine measured{wish}"
 
 
-def _tabulate(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def _tabulate(comparison: SystemComparison) -> tuple[list[str], list[list[str]]]:
     limit, has_prices = comparison.limit_seconds, bool(comparison.prices)
     columns = ["system", "figures", "batch 1|", "best batch|", "latency|", "samples/s|"]
     if limit is not None:
@@ -90,7 +90,7 @@ def _describe_point(point: Point | None) -> list[str]:
     ]
 
 
-def _list_costs(comparison: Comparison, system: System, *, has_prices: bool) -> list[str]:
+def _list_costs(comparison: SystemComparison, system: System, *, has_prices: bool) -> list[str]:
     point, cost = comparison.choose(system), comparison.find_cost(system)
     energy = describe_energy(system.find_energy(point)) if point else "-"
     return [energy, *(["-" if cost is None else describe_number(cost)] if has_prices else [])]
@@ -123,7 +123,7 @@ def _describe_joules(value: float) -> str:
     return f"{describe_number(value * scale)} {unit}"
 
 
-def list_notes(comparison: Comparison) -> list[tuple[str, str]]:
+def list_notes(comparison: SystemComparison) -> list[tuple[str, str]]:
     """Return what has to be known about the rows: conditions, errors, and why something is
     missing, each after the names of the systems that share it."""
     lines: dict[str, list[str]] = {}
@@ -133,7 +133,7 @@ def list_notes(comparison: Comparison) -> list[tuple[str, str]]:
     return [(", ".join(names), escape(note, _MAX_TEXT)) for note, names in lines.items()]
 
 
-def _iter_notes(comparison: Comparison, system: System) -> list[str]:
+def _iter_notes(comparison: SystemComparison, system: System) -> list[str]:
     notes = [system.reason] if system.reason else []
     chosen, best = comparison.choose(system), system.find_best()
     shown = chosen or best
@@ -164,14 +164,14 @@ def _list_missing(system: System) -> list[str]:
     return [f"batch {', '.join(batches)}: {why}" for why, batches in sizes.items()]
 
 
-def make_report(comparison: Comparison) -> str:
+def make_report(comparison: SystemComparison) -> str:
     """Return the HTML page of a comparison."""
     title = f"{cut(comparison.model)}: chips and this machine"
     document = describe_page(comparison)
     return make_page(title, "Comparison · modelled and measured", ["compare.js"], document)
 
 
-def describe_page(comparison: Comparison) -> dict[str, Any]:
+def describe_page(comparison: SystemComparison) -> dict[str, Any]:
     """Return the document that the page draws."""
     columns, rows = _tabulate(comparison)
     return {
@@ -189,7 +189,7 @@ def describe_page(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _describe_system(comparison: Comparison, system: System) -> dict[str, Any]:
+def _describe_system(comparison: SystemComparison, system: System) -> dict[str, Any]:
     chosen = comparison.choose(system)
     return {
         "name": system.name,

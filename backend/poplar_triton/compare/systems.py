@@ -149,7 +149,7 @@ def cost_per_million(point: Point, price_per_hour: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SystemComparison:
     """All systems with the user's wishes."""
 
     model: str

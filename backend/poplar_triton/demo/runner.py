@@ -79,7 +79,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class OriginalModel:
     """Original model under ONNX Runtime, by the friendly names."""
 
     session: Any
@@ -97,7 +97,7 @@ class Reference:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ComparisonResult:
     """Result of comparing a model's outputs with the reference so far."""
 
     relative: float
@@ -133,9 +133,11 @@ class Verdict:
         return True
 
 
-def verdict_for(half: bool, half_tolerance: float = HALF_TOLERANCE) -> Verdict:
+def verdict_for(half: bool, half_tolerance: float = HALF_TOLERANCE) -> ComparisonResult:
     """Return an empty verdict with the tolerance of a precision."""
-    return Verdict(half_tolerance, False) if half else Verdict(FP32_TOLERANCE, True)
+    return (
+        ComparisonResult(half_tolerance, False) if half else ComparisonResult(FP32_TOLERANCE, True)
+    )
 
 
 def run(
@@ -170,7 +172,7 @@ def run(
     return equal
 
 
-def load_reference(model: str, repository: Path, cache: Path) -> Reference:
+def load_reference(model: str, repository: Path, cache: Path) -> OriginalModel:
     """Load the original of a model, and fetch it first if it is not in the cache."""
     (recipe,) = recipes.read_recipes(repository, [model])
     names = read_names(recipe.directory / "1" / "name_map.json")
@@ -179,7 +181,7 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     path = recipes.fetch(recipe, cache)
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return Reference(session, names)
+    return OriginalModel(session, names)
 
 
 def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
@@ -195,7 +197,7 @@ def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
 def show(
     example: Example,
     server: Server,
-    reference: Reference,
+    reference: OriginalModel,
     console: Console,
     ipu_seconds: IpuSeconds,
 ) -> bool:
@@ -224,8 +226,8 @@ def show(
 def _iter_rows(
     example: Example,
     server: Server,
-    reference: Reference,
-    verdict: Verdict,
+    reference: OriginalModel,
+    verdict: ComparisonResult,
     case: Case,
     ipu_seconds: IpuSeconds,
 ) -> Iterator[Sequence[str]]:
@@ -268,7 +270,7 @@ def timed(ask: Send, case: Case) -> tuple[Tensors, float]:
 
 
 def compare_decisions(
-    example: Example, outputs: Tensors, expected: Tensors, verdict: Verdict, where: str
+    example: Example, outputs: Tensors, expected: Tensors, verdict: ComparisonResult, where: str
 ) -> None:
     """Record a failure if the answers in words differ."""
     got, expected_decision = example.decide(outputs), example.decide(expected)
@@ -276,7 +278,7 @@ def compare_decisions(
         verdict.fail(f"{where}: answers {got}, ONNX Runtime answers {expected_decision}")
 
 
-def report(model: str, verdict: Verdict, console: Console) -> bool:
+def report(model: str, verdict: ComparisonResult, console: Console) -> bool:
     """Print the verdict in words, with every failure, and return whether all outputs are equal."""
     equal = not verdict.failures
     kind = "max(1, largest value)" if verdict.scaled_from_one else "the largest value"

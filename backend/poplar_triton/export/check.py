@@ -26,7 +26,7 @@ and a half that falls on the other side of a tie differs by 2^-10 of itself."""
 
 
 @dataclass(slots=True)
-class Difference:
+class AnswerDifference:
     """Greatest difference of each output, relative to its largest value, over all requests."""
 
     worst: dict[str, float]
@@ -51,16 +51,16 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """Difference between an exported model and this project's runtime: with the same rounding, and
     with that of the served model if it is another one."""
 
     engine: str
-    same: Difference
-    served: Difference | None
+    same: AnswerDifference
+    served: AnswerDifference | None
 
 
-def compare(source: Source, engine: str, run: Run, numerics: str) -> Comparison:
+def compare(source: Source, engine: str, run: Run, numerics: str) -> AnswerComparison:
     """Compare an exported model on generated requests.
 
     Raises ExportError if an answer differs by more than the engines' order of additions explains,
@@ -78,7 +78,7 @@ def compare(source: Source, engine: str, run: Run, numerics: str) -> Comparison:
             f"{fault} (of the output's largest value); --no-check writes it without a comparison"
         )
     other = None if twin is source.session else _measure(source, source.session, requests, answers)
-    return Comparison(engine, same, other)
+    return AnswerComparison(engine, same, other)
 
 
 def open_onnx(file: Path, threads: int) -> tuple[str, Run]:
@@ -174,8 +174,8 @@ def _answer(source: Source, session: Session, request: Mapping[str, Array]) -> A
 
 def _measure(
     source: Source, session: Session, requests: list[Answers], answers: list[Answers]
-) -> Difference:
-    difference = Difference(dict.fromkeys((port.name for port in source.outputs), 0.0))
+) -> AnswerDifference:
+    difference = AnswerDifference(dict.fromkeys((port.name for port in source.outputs), 0.0))
     for request, answer in zip(requests, answers, strict=True):
         expected = _answer(source, session, request)
         for port in source.outputs:

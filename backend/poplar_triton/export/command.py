@@ -22,14 +22,14 @@ from popef._tools.staging import place_file
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ExportError
 from poplar_triton.export import openvino
-from poplar_triton.export.check import Comparison, compare, open_onnx
+from poplar_triton.export.check import AnswerComparison, compare, open_onnx
 from poplar_triton.export.graph import EXACT, FAST, ORT_DOMAIN, make_exported
 from poplar_triton.export.settings import (
     BACKENDS,
     ONNX,
     ONNXRUNTIME,
     OPENVINO,
-    Settings,
+    ExportedConfig,
     make_settings,
 )
 from poplar_triton.export.source import Source, open_source
@@ -88,7 +88,7 @@ class Export:
     """What each written file is."""
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    comparison: Comparison | None = None
+    comparison: AnswerComparison | None = None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -188,7 +188,7 @@ def _place(scratch: Path, folder: Path, files: Mapping[str, str], done: Export) 
         done.files[str(folder / name)] = f"{what}, {size:,} bytes" if what else f"{size:,} bytes"
 
 
-def _place_settings(settings: Settings, scratch: Path, output: Path, done: Export) -> None:
+def _place_settings(settings: ExportedConfig, scratch: Path, output: Path, done: Export) -> None:
     """Copy the files that the configuration names, and write the configuration, which a server
     reads, last."""
     for name, file in settings.files.items():

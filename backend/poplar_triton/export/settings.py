@@ -43,7 +43,7 @@ _KIND_CPU = 2
 
 
 @dataclass(slots=True)
-class Settings:
+class ExportedConfig:
     """Configuration for a backend, the differences from the original, and files that it names."""
 
     config: ModelConfig
@@ -53,14 +53,16 @@ class Settings:
     """Files of the model folder to copy, by their path in it."""
 
 
-def make_settings(source: Source, name: str, backend: str, max_batch_size: int | None) -> Settings:
+def make_settings(
+    source: Source, name: str, backend: str, max_batch_size: int | None
+) -> ExportedConfig:
     """Return the configuration of the model called `name` for a backend, with at most
     `max_batch_size` rows in a call (None: as today).
 
     Raises ExportError for a file that does not lie in the model's folder.
     """
     original = source.config
-    settings = Settings(new_config(name=name, backend=backend))
+    settings = ExportedConfig(new_config(name=name, backend=backend))
     config = settings.config
     config.max_batch_size = _find_batch_size(source, backend, max_batch_size)
     holds_rows = bool(original.max_batch_size) and not config.max_batch_size
@@ -91,7 +93,7 @@ def _find_batch_size(source: Source, backend: str, asked: int | None) -> int:
     return min(today, asked or today)
 
 
-def _keep_fields(settings: Settings, given: ModelConfig, *, holds_rows: bool) -> None:
+def _keep_fields(settings: ExportedConfig, given: ModelConfig, *, holds_rows: bool) -> None:
     for descriptor, value in given.ListFields():
         name = descriptor.name
         if name in _REPLACED:
@@ -110,7 +112,7 @@ def _keep_fields(settings: Settings, given: ModelConfig, *, holds_rows: bool) ->
             getattr(settings.config, name).update(value)
 
 
-def _add_parameters(settings: Settings, source: Source, backend: str) -> None:
+def _add_parameters(settings: ExportedConfig, source: Source, backend: str) -> None:
     own = OWN_PARAMETERS - _ORT_PARAMETERS
     for name, value in sorted(source.parameters.items()):
         if name == "sim_threads" and value.strip() not in ("", "0"):
@@ -123,7 +125,7 @@ def _add_parameters(settings: Settings, source: Source, backend: str) -> None:
             settings.config.parameters[name].string_value = value
 
 
-def _adapt(settings: Settings, source: Source, backend: str, *, holds_rows: bool) -> None:
+def _adapt(settings: ExportedConfig, source: Source, backend: str, *, holds_rows: bool) -> None:
     """Adapt fields whose meaning depends on the backend or on where the rows lie."""
     config = settings.config
     if backend == OPENVINO:

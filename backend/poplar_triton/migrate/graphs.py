@@ -20,7 +20,7 @@ from onnxgraph import find_inputs
 from poprt.frontend import read_model
 from simipu import CompileError
 
-from poplar_triton.migrate.repository import Tensor
+from poplar_triton.migrate.repository import TensorDescription
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving.models import BY_NUMBER, DEFAULT_SIGNATURE
 
@@ -34,7 +34,7 @@ _MAX_STORAGES = 100_000
 _FLOAT_BYTES = 4
 
 
-class Kind(Enum):
+class SourceKind(Enum):
     """Kind of a source model; the value is what it is called."""
 
     ONNX = "ONNX"
@@ -43,25 +43,25 @@ class Kind(Enum):
 
 
 _SUFFIXES = {
-    ".onnx": Kind.ONNX,
-    ".pt": Kind.PYTORCH,
-    ".pth": Kind.PYTORCH,
-    ".pt2": Kind.PYTORCH,
-    ".poptorch": Kind.PYTORCH,
+    ".onnx": SourceKind.ONNX,
+    ".pt": SourceKind.PYTORCH,
+    ".pth": SourceKind.PYTORCH,
+    ".pt2": SourceKind.PYTORCH,
+    ".poptorch": SourceKind.PYTORCH,
 }
 _SAVED_MODEL = "saved_model.pb"
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class SourceModel:
     """Source model. `weights` counts its weights by shape; those of a PyTorch file, whose shapes
     are in a pickle, by their number of floats. None: not known. `fault` says why the file cannot be
     read."""
 
     path: Path
-    kind: Kind
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    kind: SourceKind
+    inputs: tuple[TensorDescription, ...] = ()
+    outputs: tuple[TensorDescription, ...] = ()
     weights: Counter[tuple[int, ...]] | None = None
     fault: str = ""
 
@@ -82,19 +82,19 @@ class Graphs:
         self._folders = list(folders)
 
     @cached_property
-    def _all(self) -> list[Graph]:
+    def _all(self) -> list[SourceModel]:
         return [_read(path, kind) for path, kind in _find_files(self._folders)]
 
-    def __iter__(self) -> Iterator[Graph]:
+    def __iter__(self) -> Iterator[SourceModel]:
         return (graph for graph in self._all if not graph.fault)
 
     @property
-    def faults(self) -> list[Graph]:
+    def faults(self) -> list[SourceModel]:
         """The files that cannot be read."""
         return [graph for graph in self._all if graph.fault]
 
 
-def _find_files(folders: Iterable[Path]) -> Iterator[tuple[Path, Kind]]:
+def _find_files(folders: Iterable[Path]) -> Iterator[tuple[Path, SourceKind]]:
     """Yield the source models below the folders, each real file once: links can lead in circles."""
     seen, entries_left = set[str](), MAX_ENTRIES
     stack = [str(folder) for folder in reversed(list(folders))]
@@ -111,7 +111,7 @@ def _find_files(folders: Iterable[Path]) -> Iterator[tuple[Path, Kind]]:
                 yield Path(path), kind
             continue
         if os.path.isfile(os.path.join(path, _SAVED_MODEL)):
-            yield Path(path), Kind.SAVED_MODEL
+            yield Path(path), SourceKind.SAVED_MODEL
         try:
             names = sorted(os.listdir(path), reverse=True)
         except OSError:
@@ -119,33 +119,33 @@ def _find_files(folders: Iterable[Path]) -> Iterator[tuple[Path, Kind]]:
         stack += [os.path.join(path, name) for name in names if not name.startswith(".")]
 
 
-def _read(path: Path, kind: Kind) -> Graph:
+def _read(path: Path, kind: SourceKind) -> SourceModel:
     try:
         return _READERS[kind](path)
     except (CompileError, DecodeError, OSError, ValueError, zipfile.BadZipFile) as error:
-        return Graph(path, kind, fault=str(error))
+        return SourceModel(path, kind, fault=str(error))
 
 
-def _read_onnx(path: Path) -> Graph:
+def _read_onnx(path: Path) -> SourceModel:
     model = read_model(path)
     weights = Counter(tuple(tensor.dims) for tensor in model.graph.initializer)
     inputs, outputs = (
         tuple(_describe(value) for value in values)
         for values in (find_inputs(model.graph), model.graph.output)
     )
-    return Graph(path, Kind.ONNX, inputs, outputs, weights)
+    return SourceModel(path, SourceKind.ONNX, inputs, outputs, weights)
 
 
-def _describe(value: onnx.ValueInfoProto) -> Tensor:
+def _describe(value: onnx.ValueInfoProto) -> TensorDescription:
     tensor = value.type.tensor_type
     dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
-        return Tensor(value.name, dtype, None)
+        return TensorDescription(value.name, dtype, None)
     dims = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-    return Tensor(value.name, dtype, tuple(dims))
+    return TensorDescription(value.name, dtype, tuple(dims))
 
 
-def _read_saved_model(path: Path) -> Graph:
+def _read_saved_model(path: Path) -> SourceModel:
     file = path / _SAVED_MODEL
     if (size := file.stat().st_size) > _MAX_SAVED_MODEL_BYTES:
         raise ValueError(f"{file}: expected at most {_MAX_SAVED_MODEL_BYTES} bytes, found {size}")
@@ -160,32 +160,34 @@ def _read_saved_model(path: Path) -> Graph:
             tuple(_describe_info(name, infos[name]) for name in sorted(infos))
             for infos in (signature.inputs, signature.outputs)
         )
-        return Graph(path, Kind.SAVED_MODEL, inputs, outputs)
-    return Graph(path, Kind.SAVED_MODEL)
+        return SourceModel(path, SourceKind.SAVED_MODEL, inputs, outputs)
+    return SourceModel(path, SourceKind.SAVED_MODEL)
 
 
-def _describe_info(name: str, info: messages.TensorInfo) -> Tensor:
+def _describe_info(name: str, info: messages.TensorInfo) -> TensorDescription:
     kind = BY_NUMBER.get(info.dtype)
     dtype = None if kind is None else np.dtype(kind.dtype)
     dims = tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)
-    return Tensor(name, dtype, None if info.tensor_shape.unknown_rank else dims)
+    return TensorDescription(name, dtype, None if info.tensor_shape.unknown_rank else dims)
 
 
-def _read_pytorch(path: Path) -> Graph:
+def _read_pytorch(path: Path) -> SourceModel:
     """Read the table of contents of a PyTorch file: its storages' sizes."""
     if not zipfile.is_zipfile(path):
-        return Graph(path, Kind.PYTORCH)  # the pickle of an old version, which nobody opens
+        return SourceModel(
+            path, SourceKind.PYTORCH
+        )  # an old pickle, which is not opened
     weights = Counter[tuple[int, ...]]()
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist()[:_MAX_STORAGES]:
             *_, folder, name = ("", *entry.filename.split("/"))
             if folder in ("data", "weights") and name.rpartition("_")[2].isdecimal():
                 weights[(entry.file_size // _FLOAT_BYTES,)] += 1
-    return Graph(path, Kind.PYTORCH, weights=weights)
+    return SourceModel(path, SourceKind.PYTORCH, weights=weights)
 
 
 _READERS = {
-    Kind.ONNX: _read_onnx,
-    Kind.SAVED_MODEL: _read_saved_model,
-    Kind.PYTORCH: _read_pytorch,
+    SourceKind.ONNX: _read_onnx,
+    SourceKind.SAVED_MODEL: _read_saved_model,
+    SourceKind.PYTORCH: _read_pytorch,
 }

@@ -11,8 +11,8 @@ from enum import Enum
 
 import numpy as np
 
-from poplar_triton.migrate.graphs import Graph, Kind
-from poplar_triton.migrate.repository import Found, Tensor
+from poplar_triton.migrate.graphs import SourceKind, SourceModel
+from poplar_triton.migrate.repository import FoundModel, TensorDescription
 
 _NAMES, _SHAPES, _WEIGHTS, _TITLE = 0.35, 0.3, 0.3, 0.05
 """Parts of a score: names, shapes and weights that agree, and a path that has the model's name.
@@ -38,7 +38,7 @@ class Match:
     whose name differs from those that the model knows; `differences` says what differs or was
     assumed. `fits` tells whether each anchor has its tensor and the other way round."""
 
-    graph: Graph
+    graph: SourceModel
     score: float
     sureness: Sureness
     fits: bool
@@ -47,7 +47,7 @@ class Match:
 
 
 @dataclass(slots=True)
-class _Pairs:
+class _AnchorPairs:
     """Pairs of an anchor and a tensor of the graph, of inputs or outputs."""
 
     named: int = 0
@@ -58,13 +58,13 @@ class _Pairs:
     is_whole: bool = True
 
 
-def find_matches(found: Found, graphs: Iterable[Graph]) -> list[Match]:
+def find_matches(found: FoundModel, graphs: Iterable[SourceModel]) -> list[Match]:
     """Return the source models that may have become this model, the best first."""
     matches = [match for graph in graphs if (match := _match(found, graph)) is not None]
     return sorted(matches, key=lambda match: (-match.score, str(match.graph.path)))
 
 
-def _match(found: Found, graph: Graph) -> Match | None:
+def _match(found: FoundModel, graph: SourceModel) -> Match | None:
     share = _compare_weights(found, graph)
     is_titled = found.name.lower() in str(graph.path).lower()
     if not graph.has_signature:
@@ -105,9 +105,11 @@ def _match(found: Found, graph: Graph) -> Match | None:
     return Match(graph, score, sureness, fits, renames, tuple(differences))
 
 
-def _pair(kind: str, anchors: Sequence[Tensor], tensors: Sequence[Tensor]) -> _Pairs:
+def _pair(
+    kind: str, anchors: Sequence[TensorDescription], tensors: Sequence[TensorDescription]
+) -> _AnchorPairs:
     """Pair anchors with tensors: by name, then by type and shape, in their order."""
-    pairs = _Pairs(total=len(anchors))
+    pairs = _AnchorPairs(total=len(anchors))
     tensors_left = {tensor.name: tensor for tensor in tensors}
     open_anchors = []
     for anchor in anchors:
@@ -144,7 +146,7 @@ def _pair(kind: str, anchors: Sequence[Tensor], tensors: Sequence[Tensor]) -> _P
     return pairs
 
 
-def _fits(anchor: Tensor, tensor: Tensor) -> bool:
+def _fits(anchor: TensorDescription, tensor: TensorDescription) -> bool:
     """Return whether a tensor of the graph can have an anchor's type and shape. The chip has
     halves for floats, and int32 for int64."""
     if tensor.dtype is not None and anchor.dtype is not None:
@@ -166,12 +168,12 @@ def _class_of(dtype: np.dtype[np.generic]) -> str:
     return dtype.kind if dtype.kind in "fiub" else str(dtype)
 
 
-def _compare_weights(found: Found, graph: Graph) -> float | None:
+def _compare_weights(found: FoundModel, graph: SourceModel) -> float | None:
     """Return the share of the model's weights that the graph has, or None if that is not known."""
     own, theirs = found.count_weights(), graph.weights
     if not own or theirs is None or not theirs:
         return None
-    if graph.kind is Kind.PYTORCH:
+    if graph.kind is SourceKind.PYTORCH:
         own = _count_elements(own)
     return sum((own & theirs).values()) / sum(own.values())
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from popef._tools.text import escape
 from poplar_triton.migrate.check import Checked
-from poplar_triton.migrate.graphs import Graph
+from poplar_triton.migrate.graphs import SourceModel
 from poplar_triton.migrate.matching import Match
-from poplar_triton.migrate.repository import Found, Tensor
+from poplar_triton.migrate.repository import FoundModel, TensorDescription
 from poplar_triton.migrate.verdicts import Judged
 from poplar_triton.profile.report import make_page
 
@@ -39,7 +39,7 @@ _METHOD = (
 )
 
 
-def print_all(judged: Sequence[Judged], faults: Sequence[Graph], console: Console) -> None:
+def print_all(judged: Sequence[Judged], faults: Sequence[SourceModel], console: Console) -> None:
     """Print a row for each model, and below what to do and what was seen."""
     table = make_table(*_COLUMNS)
     for model in judged:
@@ -65,14 +65,14 @@ def _make_row(judged: Judged) -> list[str]:
     ]
 
 
-def describe_maker(found: Found) -> str:
+def describe_maker(found: FoundModel) -> str:
     """Return the framework, the SDK and its package hash, as far as they are known."""
     words = [found.framework, found.sdk]
     words += [f"package {found.package_hash}"] if found.package_hash else []
     return " ".join(filter(None, words))
 
 
-def list_notes(judged: Sequence[Judged], faults: Sequence[Graph]) -> list[tuple[str, str]]:
+def list_notes(judged: Sequence[Judged], faults: Sequence[SourceModel]) -> list[tuple[str, str]]:
     """Return the remarks and tasks, each after the model or file that it is about."""
     notes = [
         (f"{model.found.name}/{model.found.version}", text)
@@ -97,7 +97,7 @@ def _note(judged: Judged) -> Iterator[str]:
 
 def encode(
     judged: Sequence[Judged],
-    faults: Sequence[Graph],
+    faults: Sequence[SourceModel],
     checked: Sequence[Checked],
     output: Path | None,
 ) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _encode(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _encode_tensor(tensor: Tensor) -> dict[str, Any]:
+def _encode_tensor(tensor: TensorDescription) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "client_name": tensor.alias,
@@ -154,7 +154,10 @@ def _encode_match(match: Match) -> dict[str, Any]:
 
 
 def make_report(
-    repository: Path, judged: Sequence[Judged], faults: Sequence[Graph], checked: Sequence[Checked]
+    repository: Path,
+    judged: Sequence[Judged],
+    faults: Sequence[SourceModel],
+    checked: Sequence[Checked],
 ) -> str:
     """Return the HTML page, which refers to no other resource."""
     good = sum(model.verdict.is_good for model in judged)

@@ -40,7 +40,7 @@ _ANCHORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorDescription:
     """An input, output or weight: its name, the other name that clients use, its type, and its
     whole shape, with None for a size that is not known. `dtype` and `shape` are None if they are
     not known at all."""
@@ -63,7 +63,7 @@ def _describe_dims(shape: tuple[int | None, ...]) -> str:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundModel:
     """One version of a model.
 
     `fault` says why it cannot be read, and `other` that another backend serves it. `is_real` tells
@@ -83,9 +83,9 @@ class Found:
     package_hash: str = ""
     target: str = ""
     is_real: bool = False
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
-    weights: tuple[Tensor, ...] = ()
+    inputs: tuple[TensorDescription, ...] = ()
+    outputs: tuple[TensorDescription, ...] = ()
+    weights: tuple[TensorDescription, ...] = ()
 
     @property
     def version_folder(self) -> Path:
@@ -104,7 +104,7 @@ class Found:
         )
 
 
-def find_models(repository: Path) -> Iterator[Found]:
+def find_models(repository: Path) -> Iterator[FoundModel]:
     """Yield every version of every model of a repository, or of one model folder, by name; what
     cannot be read has a fault."""
     if is_model_folder(repository):
@@ -124,23 +124,23 @@ def _find_versions(folder: Path) -> list[int]:
     )
 
 
-def _read_model(folder: Path) -> Iterator[Found]:
+def _read_model(folder: Path) -> Iterator[FoundModel]:
     name = folder.resolve().name
     try:
         versions = _find_versions(folder)
         config = _read_config(folder)
     except (OSError, CompileError) as error:
-        yield Found(name, folder, 0, fault=str(error))
+        yield FoundModel(name, folder, 0, fault=str(error))
         return
     name = config.get("name") or name
     if (backend := config.get("backend") or config.get("platform") or BACKEND) != BACKEND:
-        yield Found(name, folder, max(versions, default=0), config, other=str(backend))
+        yield FoundModel(name, folder, max(versions, default=0), config, other=str(backend))
         return
     if not versions:
         fault = "it has no version folder, such as 1; make one with executable.popef in it"
-        yield Found(name, folder, 0, config, fault=fault)
+        yield FoundModel(name, folder, 0, config, fault=fault)
     for version in versions:
-        model = Found(name, folder, version, config)
+        model = FoundModel(name, folder, version, config)
         try:
             _fill(model)
         except _ERRORS as error:
@@ -160,7 +160,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _fill(found: Found) -> None:
+def _fill(found: FoundModel) -> None:
     config = {"name": found.name, **found.config}
     state = open_state(config, found.version_folder)
     model = state.load_model()
@@ -185,9 +185,9 @@ def open_state(config: Mapping[str, Any], version_folder: Path) -> ModelState:
 
 def _list_tensors(
     state: ModelState, model: popef.Model, kind: popef.TensorType
-) -> tuple[Tensor, ...]:
+) -> tuple[TensorDescription, ...]:
     return tuple(
-        Tensor(
+        TensorDescription(
             anchor.name(),
             popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()),
             popef.replica_shape(model.metadata, anchor),
@@ -197,13 +197,15 @@ def _list_tensors(
     )
 
 
-def _list_weights(model: popef.Model) -> Iterator[Tensor]:
+def _list_weights(model: popef.Model) -> Iterator[TensorDescription]:
     frozen = model.frozen_inputs()
     for tensor in model.tensors:
         info = tensor.info.tensorInfo()
         name = str(tensor.info.name)
         if name not in frozen:
-            yield Tensor(name, popef.popefTypeToNumpyDType(info.dataType()), tuple(info.shape()))
+            yield TensorDescription(
+                name, popef.popefTypeToNumpyDType(info.dataType()), tuple(info.shape())
+            )
 
 
 def _describe_target(metadata: popef.Metadata) -> str:
@@ -225,7 +227,7 @@ def _holds_machine_code(state: ModelState, model: popef.Model) -> bool:
     return False
 
 
-def _find_maker(found: Found, model: popef.Model) -> tuple[str, str, str]:
+def _find_maker(found: FoundModel, model: popef.Model) -> tuple[str, str, str]:
     """Return the framework, the SDK's version and the package hash, as far as the file says them;
     a pickle is searched as bytes."""
     if not found.is_real:

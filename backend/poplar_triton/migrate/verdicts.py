@@ -23,9 +23,9 @@ from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 from triton_poplar.sessions import load_first, load_session, make_graph_options, open_session
 
-from poplar_triton.migrate.graphs import Graph, Graphs, Kind
+from poplar_triton.migrate.graphs import Graphs, SourceKind, SourceModel
 from poplar_triton.migrate.matching import Match, find_matches
-from poplar_triton.migrate.repository import Found, Tensor, open_state
+from poplar_triton.migrate.repository import FoundModel, TensorDescription, open_state
 
 GRAPH_FILE, DATA_FILE = "graph.onnx", "graph.onnx.data"
 """Names of a graph and of its weights in a version folder."""
@@ -57,7 +57,7 @@ class Judged:
     with other names. `seconds` is the modelled time of a run, `fits` whether it fits the chip; None
     if the model was not loaded. `todo` says what to do."""
 
-    found: Found
+    found: FoundModel
     verdict: Verdict
     todo: str = ""
     match: Match | None = None
@@ -68,7 +68,9 @@ class Judged:
     warnings: list[str] = field(default_factory=list)
 
 
-def judge_all(models: Iterable[Found], graphs: Graphs, scratch: Path, threads: int) -> list[Judged]:
+def judge_all(
+    models: Iterable[FoundModel], graphs: Graphs, scratch: Path, threads: int
+) -> list[Judged]:
     """Return all models with their verdicts, in order. Copies of graphs are written into `scratch`,
     `threads` models are loaded at a time."""
     models, graph_list = list(models), list(graphs)
@@ -81,7 +83,7 @@ def judge_all(models: Iterable[Found], graphs: Graphs, scratch: Path, threads: i
         )
 
 
-def judge(found: Found, graphs: Sequence[Graph], scratch: Path) -> Judged:
+def judge(found: FoundModel, graphs: Sequence[SourceModel], scratch: Path) -> Judged:
     """Return a model with its verdict."""
     if found.other:
         return Judged(found, Verdict.OTHER, f"backend {found.other!r} serves it as before")
@@ -91,7 +93,7 @@ def judge(found: Found, graphs: Sequence[Graph], scratch: Path) -> Judged:
         return _load_itself(found)
     matches = find_matches(found, graphs)
     judged = Judged(found, Verdict.NEEDS_GRAPH, matches=matches)
-    usable = [match for match in matches if match.fits and match.graph.kind is Kind.ONNX]
+    usable = [match for match in matches if match.fits and match.graph.kind is SourceKind.ONNX]
     for match in usable[:MAX_TRIED]:
         try:
             file = _make_graph(match, scratch)
@@ -112,7 +114,7 @@ def judge(found: Found, graphs: Sequence[Graph], scratch: Path) -> Judged:
     return judged
 
 
-def _load_itself(found: Found) -> Judged:
+def _load_itself(found: FoundModel) -> Judged:
     judged = Judged(found, Verdict.RUNS)
     try:
         _load(judged, None)
@@ -136,7 +138,7 @@ def _load(judged: Judged, graph: Path | None) -> None:
         session.stop()
 
 
-def open_with(found: Found, graph: Path) -> ModelState:
+def open_with(found: FoundModel, graph: Path) -> ModelState:
     """Return the state of a model that `graph` stands for."""
     original_parameters = found.config.get("parameters", {})
     parameters = {**original_parameters, PARAMETER: {"string_value": str(graph.absolute())}}
@@ -201,7 +203,7 @@ def _rename(model: onnx.ModelProto, renames: dict[str, str]) -> None:
         tensor.name = changed.get(tensor.name, tensor.name)
 
 
-def describe_need(found: Found) -> str:
+def describe_need(found: FoundModel) -> str:
     """Return what a graph for the model must look like."""
     inputs, outputs = (
         "; ".join(tensor.describe() for tensor in tensors) or "none"
@@ -214,10 +216,10 @@ def describe_need(found: Found) -> str:
     return f"give an ONNX graph with inputs {inputs}, with outputs {outputs}{weights}"
 
 
-def _advise(found: Found, match: Match) -> str:
+def _advise(found: FoundModel, match: Match) -> str:
     """Return the command line that compiles the model again, or what to do before."""
     path = match.graph.path
-    if match.graph.kind is Kind.PYTORCH:
+    if match.graph.kind is SourceKind.PYTORCH:
         names = [source.alias or source.name for source in found.inputs]
         return (
             f"export the module of {path} to ONNX (torch.onnx.export, input_names={names}), and "
@@ -225,12 +227,12 @@ def _advise(found: Found, match: Match) -> str:
         )
     halves = any(tensor.dtype == np.float16 for tensor in (*found.inputs, *found.outputs))
     words = ["poprt", "--input_model", str(path)]
-    if match.graph.kind is Kind.SAVED_MODEL:
+    if match.graph.kind is SourceKind.SAVED_MODEL:
         words += ["--framework", "tensorflow"]
     words += ["--batch_size", str(found.batch_size)] if found.batch_size else []
     words += ["--precision", "fp16"] if halves or _are_halves(found.weights) else []
     return join([*words, "--triton_model_dir", found.name])
 
 
-def _are_halves(weights: Iterable[Tensor]) -> bool:
+def _are_halves(weights: Iterable[TensorDescription]) -> bool:
     return any(weight.dtype == np.float16 for weight in weights)

@@ -34,7 +34,7 @@ from popef._tools.memory import spare_memory_bytes
 from popef._tools.stalls import PROC
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
-from poplar_triton.profile.journal import Result, open_journal
+from poplar_triton.profile.journal import CaseResult, open_journal
 from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source
 
 END_SECONDS = 5.0
@@ -52,7 +52,7 @@ popef._tools.console formats it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CaseLimits:
     """Limits of each case: seconds, bytes of memory, and the folder of temporary files, which a
     killed child process leaves behind. `jobs` is the number of cases at a time."""
 
@@ -62,10 +62,10 @@ class Limits:
     scratch: Path
 
 
-class Worker:
+class ProfilingProcess:
     """Child process that works on a task; it has to be closed or ended."""
 
-    def __init__(self, task: Task, limits: Limits, guard: Guard) -> None:
+    def __init__(self, task: Task, limits: CaseLimits, guard: Guard) -> None:
         self._left = deque(task)
         self._limits = limits
         self._has_graph = False
@@ -83,7 +83,7 @@ class Worker:
         """Handles that become readable when the child process has news."""
         self._deadline = time.monotonic() + limits.seconds
 
-    def read(self) -> list[tuple[Case, Result]]:
+    def read(self) -> list[tuple[Case, CaseResult]]:
         """Return the cases that are done since the last call. The time limit of the next case
         starts now."""
         while (data := self._read_some()) is not None and data:
@@ -93,7 +93,7 @@ class Worker:
         for line in lines:
             self._deadline = time.monotonic() + self._limits.seconds
             if line:
-                results.append((self._left.popleft(), Result(**json.loads(line))))
+                results.append((self._left.popleft(), CaseResult(**json.loads(line))))
             else:
                 self._has_graph = True
         return results
@@ -102,14 +102,14 @@ class Worker:
         """Return whether the child process has ended, or must end because it takes too long."""
         return time.monotonic() > self._deadline or self._child.has_ended()
 
-    def close(self) -> tuple[list[tuple[Case, Result]], Task]:
+    def close(self) -> tuple[list[tuple[Case, CaseResult]], Task]:
         """End the child process. Return the last finished cases, including those it failed at, and
         the cases that are left."""
         error = self._find_error()
         results = self.read()
         os.close(self._pipe)
         num_failed = min(1, len(self._left)) if self._has_graph else len(self._left)
-        failed = [(self._left.popleft(), Result(None, error)) for _ in range(num_failed)]
+        failed = [(self._left.popleft(), CaseResult(None, error)) for _ in range(num_failed)]
         return results + failed, tuple(self._left)
 
     def interrupt(self) -> None:
@@ -141,7 +141,7 @@ class Worker:
 class _Work:
     """Work of the child process."""
 
-    def __init__(self, stream: BinaryIO, limits: Limits, guard: Guard) -> None:
+    def __init__(self, stream: BinaryIO, limits: CaseLimits, guard: Guard) -> None:
         self._stream = stream
         self._limits = limits
         self._guard = guard
@@ -167,7 +167,7 @@ class _Work:
             self._say(b"")
         for case in task:
             warnings.texts[:] = shared
-            result = Result(None, error) if error else self._profile(estimators[0], case)
+            result = CaseResult(None, error) if error else self._profile(estimators[0], case)
             self._say(json.dumps(asdict(replace(result, warnings=warnings.texts))).encode())
         return 0
 
@@ -175,10 +175,10 @@ class _Work:
         self._stream.write(line + b"\n")
         self._stream.flush()
 
-    def _profile(self, estimator: Estimator, case: Case) -> Result:
+    def _profile(self, estimator: Estimator, case: Case) -> CaseResult:
         profiles = []
         error = self._try(lambda: profiles.append(estimator.profile(case.settings).as_json()))
-        return Result(None, error) if error else Result(profiles[0], None)
+        return CaseResult(None, error) if error else CaseResult(profiles[0], None)
 
     def _try(self, work: Callable[[], None]) -> str | None:
         """Return the error of some work, or None if it succeeds."""
@@ -216,7 +216,7 @@ def _be_quiet() -> None:
         os.dup2(nowhere, output)
 
 
-def end_all(workers: Iterable[Worker]) -> None:
+def end_all(workers: Iterable[ProfilingProcess]) -> None:
     """End several child processes together."""
     for worker in workers:
         worker.interrupt()
@@ -225,7 +225,7 @@ def end_all(workers: Iterable[Worker]) -> None:
         worker.end(max(0, deadline - time.monotonic()))
 
 
-def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
+def wait_for_news(workers: Iterable[ProfilingProcess], seconds: float) -> None:
     """Wait until a child process has news or has ended, up to a time limit."""
     wait_for((handle for worker in workers for handle in worker.handles), seconds)
 
@@ -266,16 +266,16 @@ def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
 
 
 def work_off(
-    tasks: Iterable[Task], limits: Limits, guard: Guard
-) -> Generator[tuple[Case, Result], None, None]:
+    tasks: Iterable[Task], limits: CaseLimits, guard: Guard
+) -> Generator[tuple[Case, CaseResult], None, None]:
     """Yield the cases with their results as they become known. All child processes end with this
     generator."""
     queue = deque(tasks)
-    working: list[Worker] = []
+    working: list[ProfilingProcess] = []
     try:
         while queue or working:
             while queue and len(working) < limits.jobs:
-                working.append(Worker(queue.popleft(), limits, guard))
+                working.append(ProfilingProcess(queue.popleft(), limits, guard))
             wait_for_news(working, _LOOK_SECONDS)
             for worker in list(working):
                 yield from worker.read()
@@ -289,12 +289,14 @@ def work_off(
         end_all(working)
 
 
-def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratch: Path) -> Limits:
+def choose_limits(
+    jobs: int | None, seconds: int, memory_mib: int | None, scratch: Path
+) -> CaseLimits:
     """Return limits under which all child processes together fit into memory. A given memory limit
     reduces their number."""
     usable, num_jobs = spare_memory_bytes(), jobs or usable_cores()
     if memory_mib is None:
-        return Limits(seconds, usable // num_jobs, num_jobs, scratch)
+        return CaseLimits(seconds, usable // num_jobs, num_jobs, scratch)
     fitting = max(1, usable // (memory_mib << 20))
     if fitting < num_jobs:
         text = (
@@ -302,7 +304,7 @@ def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratc
             "to each"
         )
         print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are free", stderr=True)
-    return Limits(seconds, memory_mib << 20, min(num_jobs, fitting), scratch)
+    return CaseLimits(seconds, memory_mib << 20, min(num_jobs, fitting), scratch)
 
 
 def usable_cores(proc: Path = PROC, groups: Path = CONTROL_GROUPS) -> int:

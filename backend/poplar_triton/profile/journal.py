@@ -24,7 +24,7 @@ from poplar_triton.profile.cases import Case
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """Result of a case: a profile in the form of `profile --json`, or the reason why there is
     none."""
 
@@ -63,7 +63,7 @@ class Journal:
         self._places: dict[str, tuple[int, int, bool]] = {}
         self._read()
 
-    def add(self, case: Case, result: Result) -> None:
+    def add(self, case: Case, result: CaseResult) -> None:
         """Append the row of a case."""
         key = case.key
         line = json.dumps({"key": key, **case.describe(), **asdict(result)}).encode() + b"\n"

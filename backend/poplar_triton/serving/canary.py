@@ -25,7 +25,7 @@ RETRY_SECONDS = 5.0
 
 
 @dataclass
-class _Case:
+class _WatchedVersion:
     """Version of a model that gets canaries."""
 
     next_at: float
@@ -58,7 +58,7 @@ class Canary:
         self._seconds = seconds
         self._clock = clock
         self._proc = proc
-        self._cases: dict[tuple[str, str], _Case] = {}
+        self._cases: dict[tuple[str, str], _WatchedVersion] = {}
 
     def check(self, living: Iterable[Stub]) -> list[Stall]:
         """Send canaries to the models of these stubs, each when it is due. Return the stubs that
@@ -72,7 +72,8 @@ class Canary:
         for stub in living:
             versions.setdefault((stub.model, stub.version), []).append(stub)
         self._cases = {
-            version: self._cases.get(version) or _Case(now + self._seconds) for version in versions
+            version: self._cases.get(version) or _WatchedVersion(now + self._seconds)
+            for version in versions
         }
         for version, case in self._cases.items():
             is_busy = case.thread is not None and case.thread.is_alive()
@@ -90,7 +91,7 @@ class Canary:
             if stub in versions[version]
         ]
 
-    def _begin(self, version: tuple[str, str], case: _Case, stubs: list[Stub]) -> None:
+    def _begin(self, version: tuple[str, str], case: _WatchedVersion, stubs: list[Stub]) -> None:
         case.next_at = self._clock() + self._seconds
         case.works = {stub: read_work(stub.pid, self._proc) for stub in stubs}
         case.hung = []
@@ -103,7 +104,7 @@ class Canary:
             return
         case.thread = thread
 
-    def _ask(self, model: str, version: str, case: _Case) -> None:
+    def _ask(self, model: str, version: str, case: _WatchedVersion) -> None:
         try:
             config = self._endpoint.read_config(model, version)
             inputs = None if config is None else make_inputs(config)
@@ -132,7 +133,7 @@ class Canary:
         wait = min(self._seconds, RETRY_SECONDS) if fault else self._seconds
         case.next_at = self._clock() + wait
 
-    def _find_hung(self, case: _Case) -> list[Stub]:
+    def _find_hung(self, case: _WatchedVersion) -> list[Stub]:
         """Return the stubs that have computed next to nothing since the request was sent; accepting
         the request takes a moment."""
         works = case.works.items()

@@ -27,7 +27,7 @@ from poplar_triton.serving.repository import is_remote
 from poplar_triton.serving.server import Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.starting import RESTART_WINDOW_SECONDS
-from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
+from poplar_triton.serving.supervisor import OnDeadStub, SupervisionSettings, Supervisor
 
 EXAMPLES = (
     "poplar-triton serve models --http-port 9000",
@@ -169,7 +169,7 @@ def print_places(
 def run(options: argparse.Namespace) -> int:
     """Serve until asked to stop. Return 0 then, and 1 if the server could not start, or ended by
     itself and may not be restarted."""
-    settings = Settings(
+    settings = SupervisionSettings(
         options.drain_seconds,
         options.max_drain_seconds,
         OnDeadStub(options.on_dead_stub),

@@ -137,7 +137,7 @@ class _NoStoreError(ServerError):
 
 
 @dataclass
-class _Case:
+class _ModelReload:
     """Model that is being reloaded, or was."""
 
     attempts: int = 0
@@ -190,7 +190,7 @@ class Healer:
         self._state = state
         self._tell = tell
         self._clock = clock
-        self._cases: dict[str, _Case] = {}
+        self._cases: dict[str, _ModelReload] = {}
 
     def reload(self, models: Iterable[str], lost: Iterable[str] = ()) -> None:
         """Reload these models, whose instances are dead now, and load the `lost` ones, which never
@@ -199,7 +199,7 @@ class Healer:
         dead = set(models)
         ailing = dead.union(lost)
         for model in ailing:
-            case = self._cases.setdefault(model, _Case())
+            case = self._cases.setdefault(model, _ModelReload())
             if not case.is_busy and now >= case.next_at:
                 self._begin(model, case, now)
             elif case.is_busy and not case.is_told and now >= case.began + SLOW_SECONDS:
@@ -251,7 +251,7 @@ class Healer:
         self._num_taken = 0
         self._state.hopeless = ""
 
-    def _begin(self, model: str, case: _Case, now: float) -> None:
+    def _begin(self, model: str, case: _ModelReload, now: float) -> None:
         wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), MAX_WAIT_SECONDS)
         case.attempts += not case.lacks_store
         case.began, case.is_told = now, False
@@ -269,7 +269,7 @@ class Healer:
         else:
             case.thread = thread
 
-    def _reload(self, model: str, case: _Case) -> None:
+    def _reload(self, model: str, case: _ModelReload) -> None:
         began = self._clock()
         try:
             self._check_store()
@@ -302,7 +302,7 @@ class Healer:
                 f"the store at {host}:{port} does not accept connections ({error})"
             ) from error
 
-    def _tell_failure(self, case: _Case, text: str) -> None:
+    def _tell_failure(self, case: _ModelReload, text: str) -> None:
         """Log the failure. A store that does not answer is logged once, and again now and then."""
         text_before, at = case.told
         if not case.lacks_store or text != text_before or self._clock() >= at + TELL_SECONDS:

@@ -52,7 +52,7 @@ class OnDeadStub(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SupervisionSettings:
     """Settings of supervision: seconds to serve after the request to stop, and the maximum while
     requests still come; how often in ten minutes Triton may be restarted; and seconds between two
     canaries (0: none)."""
@@ -97,7 +97,7 @@ class Supervisor:
         self,
         server: TritonServer,
         state: ServerState,
-        settings: Settings,
+        settings: SupervisionSettings,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -93,10 +93,10 @@ class TritonModels:
     def __init__(
         self, target: str, sources: Sequence[ModelSource] = (), tls: TritonTls | None = None
     ) -> None:
-        self._calls = _Calls(target, tls)
+        self._calls = _TritonClient(target, tls)
         self._sources = {source.name: source for source in sources}
-        self._known: dict[_Key, _Known] = {}
-        self._asked: dict[_Key, Future[_Known]] = {}
+        self._known: dict[_Key, _KnownModel] = {}
+        self._asked: dict[_Key, Future[_KnownModel]] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -155,7 +155,9 @@ class TritonModels:
             raise not_served(spec, version)
         return source, version
 
-    def _learn(self, spec: ModelSpec, source: ModelSource | None, version: int | None) -> _Known:
+    def _learn(
+        self, spec: ModelSpec, source: ModelSource | None, version: int | None
+    ) -> _KnownModel:
         """Return the inputs and outputs of a model. One of the calls that need them asks Triton;
         the others wait for it."""
         key = spec.name, version
@@ -176,7 +178,7 @@ class TritonModels:
         future.set_result(known_model)
         return known_model
 
-    def _note(self, key: _Key, known: _Known | None) -> None:
+    def _note(self, key: _Key, known: _KnownModel | None) -> None:
         with self._lock:
             del self._asked[key]
             self._known.pop(key, None)
@@ -185,7 +187,7 @@ class TritonModels:
                     self._known.clear()
                 self._known[key] = known
 
-    def _ask(self, key: _Key, source: ModelSource | None) -> _Known:
+    def _ask(self, key: _Key, source: ModelSource | None) -> _KnownModel:
         name, version = key
         requested = version if source is None else self._choose_version(source, version)
         text = "" if requested is None else str(requested)
@@ -193,7 +195,9 @@ class TritonModels:
         config = self._calls.ask("ModelConfig", name=name, version=text)
         newest = max(map(int, metadata.versions), default=0)
         stale_at = time.monotonic() + FRESH_SECONDS
-        return _Known(_read_signature(metadata, config.config), requested or newest, text, stale_at)
+        return _KnownModel(
+            _read_signature(metadata, config.config), requested or newest, text, stale_at
+        )
 
     def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
         """Return the version to request from Triton, among those that it has and that are to be
@@ -225,7 +229,7 @@ class TritonModels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownModel:
     """Cached facts about a version. `asked_as` is the version in requests to Triton: "" for its
     newest, which `version` was. `stale_at` is a monotonic time."""
 
@@ -239,7 +243,9 @@ class ForwardedServable:
     """Version of a model on Triton, for one request. If the request names none, its number is that
     of the response once there is one."""
 
-    def __init__(self, models: TritonModels, calls: _Calls, key: _Key, known: _Known) -> None:
+    def __init__(
+        self, models: TritonModels, calls: _TritonClient, key: _Key, known: _KnownModel
+    ) -> None:
         self.name = key[0]
         self.version = known.version
         self.signature = known.signature
@@ -283,7 +289,7 @@ class _NotServedError(Exception):
     """Error of a model, or a version of it, that Triton does not have ready."""
 
 
-class _Calls:
+class _TritonClient:
     """Client of Triton's service. It raises errors as ServingError, with its code and message, or
     as _NotServedError."""
 

@@ -59,7 +59,7 @@ Send = Callable[["HealthStatus | None"], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
+class _HealthWatch:
     service: str
     context: Any
     send: Send
@@ -73,7 +73,7 @@ class Health:
     def __init__(self, unfinished: UnfinishedCalls, max_watches: int = MAX_WATCHES) -> None:
         self._unfinished = unfinished
         self._lock = threading.Lock()
-        self._watches: Unfinished[_Watch] = Unfinished(max_watches)
+        self._watches: Unfinished[_HealthWatch] = Unfinished(max_watches)
         self._is_serving = self._is_closed = False
 
     def set_serving(self, is_serving: bool) -> None:
@@ -100,7 +100,7 @@ class Health:
     def watch(self, service: str, context: Any, send: Send) -> None:
         """Send the status to a client now, and at each change until it leaves. The protocol says
         that an unknown service may become known, so its client stays."""
-        watch = _Watch(service, context, send)
+        watch = _HealthWatch(service, context, send)
         address = find_address(context)
         with self._lock:
             shed = self._watches.add(address, watch)
@@ -130,7 +130,7 @@ class Health:
             return HealthStatus.SERVICE_UNKNOWN
         return HealthStatus.SERVING if self._is_serving else HealthStatus.NOT_SERVING
 
-    def _tell(self, watch: _Watch) -> None:
+    def _tell(self, watch: _HealthWatch) -> None:
         """Send the current status, unless the client has it."""
         with watch.lock:
             status = self._find_status(watch.service)
@@ -194,7 +194,7 @@ def make_handlers(
     requests of many values compact (None: a process of its own).
     """
     process = process or WorkProcess(PROCESS_NAME)
-    service = _Service(models, observe, health, unfinished, as_content, process)
+    service = _GrpcService(models, observe, health, unfinished, as_content, process)
     method, kinds = service.make_method, messages
     services = {
         f"{_SERVING}.PredictionService": {
@@ -219,7 +219,7 @@ def make_handlers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Service:
+class _GrpcService:
     """Methods of all services, and what they need."""
 
     models: Models

@@ -202,7 +202,7 @@ class LocalModels:
         self._processes = processes
         self._isolated = isolated
         self._retries = retries or Retries()
-        self._models = {source.name: _Model(source) for source in sources}
+        self._models = {source.name: _ServedModel(source) for source in sources}
         self._closing: list[threading.Thread] = []
 
     def find(self, spec: ModelSpec, _: Call) -> LocalServable:
@@ -283,7 +283,7 @@ class LocalModels:
         for thread in self._closing:
             thread.join()
 
-    def _refresh(self, model: _Model) -> None:
+    def _refresh(self, model: _ServedModel) -> None:
         try:
             versions, policy = _look_into(model.source)
         except (OSError, SimIpuError) as error:
@@ -303,7 +303,7 @@ class LocalModels:
                 model.forget(version)
                 self._retries.forget(model, version)
 
-    def _load(self, model: _Model, version: int, folder: Path) -> None:
+    def _load(self, model: _ServedModel, version: int, folder: Path) -> None:
         model.note(VersionStatus(version, State.LOADING))
         try:
             loaded = load(
@@ -323,7 +323,7 @@ class LocalModels:
             model.note(VersionStatus(version, State.AVAILABLE))
             _log.info("model %r version %d is served", model.source.name, version)
 
-    def _give_up(self, model: _Model, version: int, after_seconds: float) -> None:
+    def _give_up(self, model: _ServedModel, version: int, after_seconds: float) -> None:
         """Stop serving a version, and close it after its requests are answered, including those
         that have found it but not yet started."""
         servable = model.served[version]
@@ -353,7 +353,7 @@ class Retries:
     seconds: float = 60.0
     _failed: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
 
-    def allow(self, model: _Model, version: int) -> bool:
+    def allow(self, model: _ServedModel, version: int) -> bool:
         """Return whether to load a version now, and count the attempt."""
         key = model.source.name, version
         now = time.monotonic()
@@ -363,14 +363,14 @@ class Retries:
         self._failed[key] = count + 1, now + self.seconds
         return True
 
-    def forget(self, model: _Model, version: int) -> None:
+    def forget(self, model: _ServedModel, version: int) -> None:
         """Forget the failures of a version that has loaded or is gone. A version in its place
         starts a new count."""
         self._failed.pop((model.source.name, version), None)
 
 
 @dataclass(slots=True)
-class _Model:
+class _ServedModel:
     """State of a model. Tables are replaced, never changed, because other threads read them."""
 
     source: ModelSource

@@ -18,7 +18,7 @@ from popef._tools.stalls import StallDetector
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.settings import Settings
-from poplar_triton.tfserving.worker import STOP_SECONDS, Report
+from poplar_triton.tfserving.worker import STOP_SECONDS, WorkerReport
 
 LOOK_SECONDS = 0.1
 """Interval between two checks of the processes that start."""
@@ -50,7 +50,7 @@ class Processes:
         self._memory = make_memory(settings.names, settings.processes)
         self._counters = Counters(self._memory, settings.names, settings.processes)
         self._first_core = random.randrange(_MANY_CORES)  # noqa: S311  servers side by side take others
-        self._workers: list[_Worker] = []
+        self._workers: list[_WorkerProcess] = []
         self._ends: list[float] = []
         self._num_lost = 0
         self._began = 0.0
@@ -144,7 +144,7 @@ class Processes:
                 worker.process.kill()
                 worker.stalled = why
 
-    def _begin(self, index: int) -> _Worker:
+    def _begin(self, index: int) -> _WorkerProcess:
         channel, theirs = make_channel()
         # gRPC reads it when it is loaded in the new process.
         os.environ.setdefault(_EXPERIMENTS, _PLAIN_POLLING)
@@ -153,7 +153,7 @@ class Processes:
             process = start_python(_WORKER.format(*descriptors), descriptors=descriptors)
         with suppress(ConnectionError):  # it has ended, which its status says
             channel.send_object((self._settings, index, self._first_core + index))
-        return _Worker(process, channel)
+        return _WorkerProcess(process, channel)
 
     def _wait_until_serving(self) -> None:
         seconds = self._settings.start_seconds
@@ -172,7 +172,7 @@ class Processes:
                 )
             time.sleep(LOOK_SECONDS)
 
-    def _hear_start(self, index: int, worker: _Worker) -> Sequence[str]:
+    def _hear_start(self, index: int, worker: _WorkerProcess) -> Sequence[str]:
         """Return the problems that a process reports once it serves. A process that a signal has
         ended is restarted; raises ServerError for one that cannot serve."""
         report = worker.hear()
@@ -202,7 +202,7 @@ class Processes:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _WorkerProcess:
     """Process, and its reports."""
 
     process: ChildProcess
@@ -211,11 +211,11 @@ class _Worker:
     stalled: str = ""
     """Reason why it made no progress and was killed; "" if it was not."""
 
-    def hear(self) -> Report | None:
+    def hear(self) -> WorkerReport | None:
         """Return the report that the process has sent, or None."""
         with suppress(*LOST):
             if not self.serves and self.channel.is_ready(select.POLLIN, 0):
-                report: Report = self.channel.receive_object()
+                report: WorkerReport = self.channel.receive_object()
                 self.serves = not report.error
                 return report
         return None

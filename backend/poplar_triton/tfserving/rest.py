@@ -76,7 +76,7 @@ class RestCall:
             callback()
 
 
-class Calls:
+class RestCalls:
     """Calls of a server. `seconds` is the timeout of each; None means as long as its client
     waits."""
 
@@ -159,7 +159,7 @@ _NOT_FOUND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RestLimits:
     """Limits of requests: their bodies, and how many complete ones may be under way."""
 
     bodies: BodyLimits
@@ -175,13 +175,13 @@ def make_application(
     settings: Settings,
     counters: Counters,
     core: Core | None = None,
-    limits: Limits | None = None,
+    limits: RestLimits | None = None,
 ) -> web.Application:
     """Return the application that serves `models` and the metrics. `core`: see Threads. `limits`
     None: those of the settings."""
     most = settings.rest_body_bytes
-    limits = limits or Limits(BodyLimits(most, most * _BODIES_AT_ONCE))
-    service = _Service(models, settings, counters, core, limits)
+    limits = limits or RestLimits(BodyLimits(most, most * _BODIES_AT_ONCE))
+    service = _RestService(models, settings, counters, core, limits)
 
     # No router: like TensorFlow Serving, match paths before decoding, so that %2F is no separator.
     @web.middleware
@@ -269,18 +269,18 @@ _Handler = Callable[[web.Request, re.Match[str], ModelSpec], Awaitable[web.Respo
 """Function that answers a request whose path matches its route."""
 
 
-class _Service:
+class _RestService:
     def __init__(
         self,
         models: Models,
         settings: Settings,
         counters: Counters,
         core: Core | None,
-        limits: Limits,
+        limits: RestLimits,
     ) -> None:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
-        self._computed = Calls(self._seconds, core)
+        self._computed = RestCalls(self._seconds, core)
         self._json = JsonProcess()
         self._observe = counters.observe
         self._most_calls = limits.calls

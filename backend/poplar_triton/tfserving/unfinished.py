@@ -69,7 +69,7 @@ class Unfinished(Generic[_Item]):
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _UnfinishedCall:
     context: Any
     address: str
     begun: float = field(default_factory=time.monotonic)
@@ -86,7 +86,7 @@ class UnfinishedCalls:
         self.threads = threads
         self._max_seconds = max_seconds
         self._lock = threading.Lock()
-        self._calls: Unfinished[_Call] = Unfinished(max_calls)
+        self._calls: Unfinished[_UnfinishedCall] = Unfinished(max_calls)
         self._any = threading.Event()
         weakref.finalize(self, self._any.set)
         threading.Thread(target=_watch, args=[weakref.ref(self), self._any], daemon=True).start()
@@ -133,8 +133,8 @@ class UnfinishedCalls:
             call.context.cancel()
         return is_any
 
-    def _begin(self, context: Any) -> _Call:
-        call = _Call(context, find_address(context))
+    def _begin(self, context: Any) -> _UnfinishedCall:
+        call = _UnfinishedCall(context, find_address(context))
         with self._lock:
             shed = self._calls.add(call.address, call)
             if len(self._calls) > _MANY:  # more than can run: this one will wait, too
@@ -145,13 +145,13 @@ class UnfinishedCalls:
             shed.context.cancel()
         return call
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: _UnfinishedCall) -> None:
         with self._lock:
             self._calls.remove(call.address, call)
         if call.waits:
             self.threads.end_wait()
 
-    def _let_wait(self, call: _Call) -> None:
+    def _let_wait(self, call: _UnfinishedCall) -> None:
         if not call.waits:
             call.waits = True
             self.threads.begin_wait()

@@ -69,7 +69,7 @@ class ConnectionLimit:
 
     def wrap(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """Return a protocol factory like `make` whose connections beyond the limit are closed."""
-        return lambda: _Counted(make, self)
+        return lambda: _CountedConnection(make, self)
 
     def enter(self, address: str) -> bool:
         """Count a connection and return True. If there are too many, return False without counting
@@ -100,7 +100,7 @@ def is_loopback(address: str) -> bool:
     return bool((mapped or parsed).is_loopback)
 
 
-class _Counted(asyncio.Protocol):
+class _CountedConnection(asyncio.Protocol):
     """Connection that is counted. Its protocol does everything else, and a refused connection has
     none."""
 
@@ -149,7 +149,7 @@ _UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WorkerReport:
     """Report of a process once it serves, or why it cannot. `problems` are about models that it
     does not serve."""
 
@@ -177,7 +177,7 @@ def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channe
         asyncio.run(_Worker(settings, index, core, memory, channel).serve())
     except (OSError, ServingError, RuntimeError) as error:
         with suppress(OSError):
-            channel.send_object(Report(error=str(error)))
+            channel.send_object(WorkerReport(error=str(error)))
 
 
 class _Worker:
@@ -207,7 +207,7 @@ class _Worker:
             self._start_housekeeping(models, stack)
             gc.freeze()  # objects so far live to the end; the collector can skip them
             self._set_serving(True)
-            self._channel.send_object(Report(problems=_find_problems(models)))
+            self._channel.send_object(WorkerReport(problems=_find_problems(models)))
             await self._stop.wait()
             self._set_serving(False)
             await asyncio.sleep(self._settings.drain_seconds)

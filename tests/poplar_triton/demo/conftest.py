@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from poplar_triton import recipes
 from poplar_triton.demo.example import Case, Tensors
-from poplar_triton.demo.runner import Reference, load_reference
+from poplar_triton.demo.runner import OriginalModel, load_reference
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
 
 @dataclass(frozen=True, slots=True)
-class RememberingReference(Reference):
+class RememberingReference(OriginalModel):
     """The original model, which answers equal inputs once: a network takes a tenth of a second."""
 
     answers: dict[tuple, Tensors] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class RememberingReference(Reference):
     def run(self, case: Case) -> Tensors:
         key = tuple((name, each.shape, each.tobytes()) for name, each in case.inputs.items())
         if key not in self.answers:
-            self.answers[key] = Reference.run(self, case)
+            self.answers[key] = OriginalModel.run(self, case)
         return dict(self.answers[key])
 
 
@@ -36,10 +36,10 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def reference() -> Callable[[str], Reference]:
-    loaded: dict[str, Reference] = {}
+def reference() -> Callable[[str], OriginalModel]:
+    loaded: dict[str, OriginalModel] = {}
 
-    def load(model: str) -> Reference:
+    def load(model: str) -> OriginalModel:
         if model not in loaded:
             found = load_reference(model, REPOSITORY, recipes.default_cache(REPOSITORY))
             loaded[model] = RememberingReference(found.session, found.names)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.migrate import verdicts
-from poplar_triton.migrate.graphs import Graphs, Kind
+from poplar_triton.migrate.graphs import Graphs, SourceKind
 from poplar_triton.migrate.matching import Sureness, find_matches
 from poplar_triton.migrate.repository import find_models
 from poplar_triton.tfserving import messages_pb2 as messages
@@ -170,7 +170,7 @@ def test_a_pytorch_file_is_known_by_the_sizes_of_its_weights(place):
                 archive.writestr(f"archive/data/{number}", bytes(4 * size))
     (match,) = find_matches(find_only(place), Graphs([place / "graphs"]))
     assert match.graph.path.name == "right.pt"
-    assert match.graph.kind is Kind.PYTORCH
+    assert match.graph.kind is SourceKind.PYTORCH
 
 
 def test_unreadable_models_are_reported_and_the_others_migrated(untried, place, capsys):

@@ -21,7 +21,7 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import bulk, cases, journal
-from poplar_triton.profile.bulk import Limits
+from poplar_triton.profile.bulk import CaseLimits
 from poplar_triton.profile.source import Estimator, Settings
 from sample_models import linear_model, make_model
 from waiting import PATIENCE_SECONDS, wait_until
@@ -482,7 +482,7 @@ def test_all_at_once_take_no_more_memory_than_there_is(
     monkeypatch.setattr(bulk, "usable_cores", lambda: 3)
     limits = bulk.choose_limits(jobs, 60, limit_mib, tmp_path)
     assert (limits.jobs, limits.memory_bytes >> 20) == expected
-    assert isinstance(limits, Limits)
+    assert isinstance(limits, CaseLimits)
 
 
 @pytest.mark.parametrize(
