@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from fleet.clients import Way
 from fleet.models import SLOW
-from fleet.processes import HOST
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import Server, start_all
 from fleet.tools import Tools, find_tools
 from life_cycle_models import WIDTH
+from server_processes import HOST
 
 CAPACITY = 80.0
 """Requests a second of each server."""

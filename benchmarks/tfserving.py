@@ -30,12 +30,14 @@ import synthetic
 from children import read_cpu_seconds
 from perf_analyzer import Measurement
 from poplar_triton import recipes
-from ports import choose_ports
 from rich.table import Table
 from rounds import Comparison, Goal, Round, Subject
 from serving import NUM_ROWS, WIDTHS
-from tfserving_server import TfServing
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from server_processes import TfServing, choose_ports
 
 GOALS = {"16B": Goal(0.5), "64KiB": Goal(0.7)}
 """Goals relative to the throughput of Triton's own gRPC, with the computation in the server's own

@@ -1,5 +1,5 @@
 """ModelInstanceState: one instance of a model, with its session, its queues and the path of
-requests through them."""
+requests through them. Which requests are computed is decided in `admission`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from model_runtime import (
     Session,
     StoppedError,
     compute_joined,
-    take_next_run,
 )
 from model_runtime.pvti import Graph, Trace
 from simipu.errors import LoadError, RunUnwantedError, SimIpuError
 
 import popef
 from popef._tools.arrays import Array
-from triton_poplar.backlog import Backlog, Sample
-from triton_poplar.errors import ModelConfigError, RequestError
+from triton_poplar.admission import CANCELLED, Admission
+from triton_poplar.errors import ModelConfigError
 from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
@@ -46,13 +45,6 @@ NUM_LAST_RUNS = 8
 because the machine is busy."""
 MAX_UNCOUNTED = 1024
 """Maximum number of answered requests that the statistics do not contain yet."""
-MAX_PART_SECONDS = 0.1
-"""Duration of the part of a long call that is answered before the rest is computed."""
-CANCELLED = "the client cancelled the request while it waited or was computed"
-OVERLOADED = (
-    "is overloaded: responses came too late, so the backend rejected this request and all "
-    "other waiting requests; try again later"
-)
 
 
 class ModelInstanceState:
@@ -67,7 +59,7 @@ class ModelInstanceState:
     `is_worth_waiting` says which of the two is faster for a call.
 
     `is_cancelled` returns whether a request's client has gone. With it a backlog is drained
-    (backlog.py).
+    (admission.py).
     """
 
     def __init__(
@@ -91,26 +83,26 @@ class ModelInstanceState:
         self._ran_before: Sequence[Request] = ()
         started = time.monotonic()
         model_state.creation_delay()
-        self._failures, self._drains = RateLimitedWarnings(name), RateLimitedWarnings(name)
-        self._is_cancelled = is_cancelled or (lambda _: False)
-        drains = is_cancelled is not None and model_state.parameters.drain_backlog
-        self._backlog = Backlog(self._report_drain) if drains else None
-        self._sample: Sample | None = None
+        self._failures = RateLimitedWarnings(name)
         self.session = _open_session(model_state)
         session = self.session
         self._statistics = Statistics(session.rows_per_run)
         buckets = model_state.parameters.latency_buckets
         self._statistics.latency, self._statistics.waiting = Histogram(buckets), Histogram(buckets)
-        self._capacity = session.rows_per_run * session.runs_at_once
-        """Number of rows that are computed at once."""
+        self._admission = Admission(
+            model_state.name,
+            name,
+            session,
+            self._statistics,
+            is_cancelled,
+            drains=model_state.parameters.drain_backlog,
+        )
         self._is_paced = model_state.parameters.sim_timing == "paced"
         timeout_ns = model_state.parameters.timeout_ns
         self._adapts_timeout = timeout_ns is None and respond is not None and not self._is_paced
         self._last_runs_ns: deque[int] = deque(maxlen=NUM_LAST_RUNS)
         is_plain = self.trace is None and not self._adapts_timeout
         session.observer = self._statistics.add_run if is_plain else self._observe_run
-        self._rows_alone = session.rows_per_run if session.runs_alone else 0
-        """Rows that a request occupies if it shares no run with others; else 0."""
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         if timeout_ns is None and not self._adapts_timeout:
             timeout_ns = DEFAULT_TIMEOUT_NS
@@ -200,66 +192,17 @@ class ModelInstanceState:
         it. `out` is memory by anchor that the outputs of a single request may be written to.
         """
         arrived_ns = time.perf_counter_ns()
-        if self._sample is not None:
-            self._judge_sample()
-        waiting, watched = self._admit(requests, is_part)
+        self._admission.judge_sample()
+        waiting, watched = self._admission.admit(requests, is_part)
         self._run(waiting, out)
-        backlog = self._backlog
-        if backlog is not None and (watched or backlog.is_draining):
-            backlog.judge(watched, self._is_cancelled)
+        self._admission.judge(watched)
         self._count(requests)
         self._report(requests, arrived_ns)
 
-    def _admit(
-        self, requests: Sequence[Request], is_part: bool, may_watch: bool = True
-    ) -> tuple[list[Request], Sequence[Request]]:
-        """Return the requests of a call to compute, and those of them to judge after the run. The
-        other requests get their errors."""
-        waiting, rows, now_ns = [], 0, time.perf_counter_ns()
-        for request in requests:
-            if self._rows_alone:
-                self._check_rows(request)
-            if now_ns > request.expires_ns:
-                request.expire()
-            if request.error is None:
-                waiting.append(request)
-                rows += self._rows_alone or request.batch_size
-        backlog = self._backlog
-        if backlog is None or not waiting:
-            return waiting, ()
-        is_full = is_part or rows >= self._capacity
-        if backlog.is_draining and not self._admit_while_draining(backlog, waiting, is_full):
-            return [], ()
-        if not is_full or not may_watch:
-            return waiting, ()
-        watched, gone = backlog.watch(waiting, self._is_cancelled)
-        for request in gone:
-            self._fail(request, CancelledError(CANCELLED))
-        return [request for request in waiting if request.error is None], watched
-
     def split(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
         """Return the parts of one call from Triton, which are computed and answered one after the
-        other.
-
-        Triton passes all waiting requests at once, up to max_batch_size. If a call takes seconds,
-        its first request would have to wait for the last. A call that is refused is one part, whose
-        requests have their errors.
-        """
-        statistics, backlog = self._statistics, self._backlog
-        if backlog is None or len(requests) == 1 or not statistics.batches:
-            return [requests]
-        if backlog.is_draining:
-            waiting = [request for request in requests if request.error is None]
-            if not self._admit_while_draining(backlog, waiting, self._fills_run(waiting)):
-                return [requests]
-        runs = max(
-            1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns))
-        )
-        rest, most = deque(requests), runs * self._capacity
-        parts: list[Sequence[Request]] = []
-        while rest:
-            parts.append(take_next_run(rest, most, self._count_rows))
-        return parts
+        other."""
+        return self._admission.split(requests)
 
     def is_worth_waiting(self, requests: Sequence[Request]) -> bool:
         """Return whether to `submit` a call, so that its rows join those of other calls, or to
@@ -273,14 +216,7 @@ class ModelInstanceState:
             return False
         if self._is_paced or not flow.is_idle:
             return True
-        return flow.queues.waits_for_more(sum(map(self._count_rows, requests)))
-
-    def _count_rows(self, request: Request) -> int:
-        """Return the number of rows that the runs of a request occupy."""
-        return self._rows_alone or request.batch_size
-
-    def _fills_run(self, requests: Sequence[Request]) -> bool:
-        return sum(map(self._count_rows, requests)) >= self._capacity
+        return flow.queues.waits_for_more(sum(map(self._admission.count_rows, requests)))
 
     def _run(self, requests: Sequence[Request], out: Mapping[str, Array] | None) -> None:
         """Compute requests that have no error; `out` as for `execute`."""
@@ -303,71 +239,23 @@ class ModelInstanceState:
             else:
                 request.finish(outcome)
 
-    def _admit_while_draining(
-        self, backlog: Backlog, requests: Sequence[Request], is_full: bool
-    ) -> bool:
-        """Return whether a call is computed. Requests of a backlog get their errors."""
-        if backlog.admit(requests, is_full, self._is_cancelled):
-            return True
-        text = f"model {self.model_state.name!r} {OVERLOADED}"
-        for request in requests:
-            request.fail(RequestError(text, "UNAVAILABLE"), "drained")
-        backlog.record_refusals()
-        return False
-
-    def _is_client_gone(self, request: Request) -> bool:
-        """Return whether the client of a computed request no longer waits for it."""
-        return request.error_kind != "cancelled" and self._is_cancelled(request)
-
-    def _report_drain(self, refused: int) -> None:
-        self._drains.warn(
-            f"overload: rejected {refused} waiting requests because responses came after the "
-            "clients' deadlines; reduce the load, add servers, or see drain_backlog"
-        )
-
-    def _check_rows(self, request: Request) -> None:
-        """Answer a request with an error if it would have to be split and splitting changes its
-        answer."""
-        try:
-            self.session.check_rows(request.batch_size)
-        except ModelRuntimeError as error:
-            request.fail(RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request")
-
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread. It raises nothing: every error becomes the
         answer of a request."""
         collection = RequestCollection(requests, self._report)
-        parts = self.split(requests)
+        parts = self._admission.split(requests)
         delay_seconds = self._delay_seconds
         for part in parts:
             try:
                 if delay_seconds:
                     time.sleep(delay_seconds)
                     delay_seconds = 0
-                self._admit_submitted(part, len(parts) > 1)
+                self._admission.admit_submitted(part, len(parts) > 1)
             except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
                 for request in part:
                     self._fail(request, error)
             for request in part:
                 self._submit(request, collection)
-
-    def _admit_submitted(self, requests: Sequence[Request], is_part: bool) -> None:
-        """Decide which requests of a call are computed. The others get their errors.
-
-        Before it answers a watched request, the session thread checks whether the client has gone.
-        Watched requests are judged when the next requests come.
-        """
-        self._judge_sample()
-        _, watched = self._admit(requests, is_part, may_watch=self._sample is None)
-        if watched:
-            self._sample = Sample(watched)
-
-    def _judge_sample(self) -> None:
-        """Judge the watched requests of an earlier `submit`, if all are answered."""
-        if self._sample is not None and self._sample.is_complete:
-            sample, self._sample = self._sample, None
-            if self._backlog is not None:
-                self._backlog.judge(sample.watched, sample.is_gone)
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
         """Remove cancelled requests from the queues, so that others can take their places. They
@@ -398,9 +286,7 @@ class ModelInstanceState:
         """Stop the instance. Requests without an answer get UNAVAILABLE, the device is released,
         and the trace is written."""
         self._request_flow.stop()
-        if self._backlog is not None:
-            self._backlog.close()
-        self._drains.close()
+        self._admission.close()
         self.session.unloadFromDevice()
         self._failures.close()
         if self.trace is not None:
@@ -472,7 +358,7 @@ class ModelInstanceState:
 
     def _reserve_rows(self, rows: int) -> None:
         with self._rows_freed:
-            while self._waiting_rows >= self._capacity:
+            while self._waiting_rows >= self._admission.capacity:
                 self._rows_freed.wait()
             self._waiting_rows += rows
 
@@ -483,9 +369,7 @@ class ModelInstanceState:
 
     def _answer(self, request: Request, collection: RequestCollection) -> None:
         assert self._respond is not None
-        sample = self._sample
-        if sample is not None:
-            sample.record_answer(request, self._is_client_gone)
+        self._admission.record_answer(request)
         self._count([request])
         self._respond(request)
         collection.answered()

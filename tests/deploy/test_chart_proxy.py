@@ -23,11 +23,10 @@ from deploy_files import (
     find_one,
     render,
 )
-from fleet.processes import HOST
 from fleet.proxies import Envoy
 from named_servers import EchoServer
-from ports import choose_ports
 from proxy_load import ask_all, count_statuses
+from server_processes import HOST, choose_ports
 
 SERVERS = "test-poplar-triton"
 PROXY = f"{SERVERS}-proxy"

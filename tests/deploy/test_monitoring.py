@@ -15,11 +15,11 @@ from fleet.cases import EXPLICIT
 from fleet.clients import Question, Traffic
 from fleet.models import MIXED, PLAIN
 from fleet.monitoring import Prometheus, read_dashboard
-from fleet.processes import HOST
 from fleet.proxies import HAProxy
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import Server, start_all
 from fleet.tools import Tools
+from server_processes import HOST
 from waiting import wait_until
 
 ALERT = "PoplarStubDead"

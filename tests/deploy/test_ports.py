@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ports import choose_ports
+from server_processes import choose_ports
 
 
 def test_no_port_is_given_twice():

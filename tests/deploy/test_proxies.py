@@ -15,10 +15,9 @@ import pytest
 import trustme
 import yaml
 from deploy_files import DEPLOY
-from fleet.processes import HOST, Program
 from fleet.proxies import set_admin_port
 from named_servers import METHOD, NAME, EchoServer, NameServer
-from ports import choose_ports
+from server_processes import HOST, Program, choose_ports
 from waiting import wait_until
 
 SECONDS = 60

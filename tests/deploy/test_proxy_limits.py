@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 from deploy_files import PROXY_METRICS
 from fleet.clients import Way
-from fleet.processes import HOST
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.tools import Tools
 from named_servers import EchoServer
-from ports import choose_ports
 from proxy_load import Forwarder, ask, ask_all, count_asked, count_statuses
+from server_processes import HOST, choose_ports
 from waiting import wait_until
 
 AT_ONCE = 32

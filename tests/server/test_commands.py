@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,18 +15,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from fault_clients import children
 from onnx import numpy_helper
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.command import _find_request
 from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
-from waiting import PATIENCE_SECONDS
+from server_processes import CommandServer
+from waiting import PATIENCE_SECONDS, wait_until
 
 from .conftest import write_model
 
 ZEROS_ANSWER = np.maximum(numpy_helper.to_array(linear_model().graph.initializer[1]), 0)
 """Answer y of the linear model to zeros: its bias after Relu."""
 COMMAND = [sys.executable, "-m", "poplar_triton.cli"]
+FREE_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 
 
 def run(*arguments, **options):
@@ -54,32 +56,13 @@ def run_shell(command, folder):
     ).stdout
 
 
-def processes_of(group):
-    """Return the living processes of a session from /proc; zombies do not count."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, session = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if int(session) == group and state != "Z":
-            found.append(folder.name)
-    return found
+def runs_triton(pid):
+    return any("tritonserver" in word for child in children(pid) for word in child.command_line)
 
 
-def all_gone(groups):
-    """Return whether all processes of these sessions end; a killed one may need a moment."""
-    deadline = time.monotonic() + 5
-    while any(processes_of(int(group)) for group in groups):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def segments_of(command):
+def segments_of(server):
     """Return the server's segments in /dev/shm; their names begin with the command's process id."""
-    return list(Path("/dev/shm").glob(f"poplar_{command.pid}_*"))
+    return list(Path("/dev/shm").glob(f"poplar_{server.pid}_*"))
 
 
 @pytest.fixture
@@ -94,31 +77,18 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
     (write_model(small_repository / "broken", linear_model()) / "1/executable.popef").write_bytes(
         b"garbage"
     )
-    errors = tmp_path / "errors"
-    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-    command = [*COMMAND, "serve", str(small_repository), *ports, "--", "--log-verbose=0"]
-    with errors.open("w") as sink:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True)
-    try:
-        lines = ""
-        while "Ctrl-C" not in lines:
-            line = process.stdout.readline()
-            assert line, lines
-            lines += line
-        request = re.search(r"Try: (.*)", lines)[1]
+    words = ("serve", small_repository, *FREE_PORTS, "--", "--log-verbose=0")
+    with CommandServer(*words, log=tmp_path / "log") as server:
+        request = re.search(r"Try: (.*)", server.read_log())[1]
         answer = json.loads(run_shell(request, tmp_path))
         assert answer["model_name"] == "linear"
         (values,) = (each["data"] for each in answer["outputs"] if each["name"] == "y")
         np.testing.assert_allclose(values, ZEROS_ANSWER, rtol=1e-6)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert segments_of(process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 0
-    finally:
-        process.kill()
-    assert "model 'broken' is not served: Internal: ModelConfigError" in errors.read_text()
-    assert all_gone(children)
-    assert segments_of(process) == []
+        assert segments_of(server)
+        assert server.stop(number=signal.SIGINT) == 0
+        wait_until(lambda: not server.find_processes(), "all its processes have ended", 5)
+        assert segments_of(server) == []
+    assert "model 'broken' is not served: Internal: ModelConfigError" in server.read_log()
 
 
 def test_the_request_that_serve_prints_is_to_the_model_with_the_most_readable_answer(tmp_path):
@@ -191,38 +161,15 @@ def test_the_request_that_poprt_prints_is_answered(compiled, tmp_path, name):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
-    command = [
-        *COMMAND,
-        "serve",
-        str(small_repository),
-        "--http-port",
-        "0",
-        "--grpc-port",
-        "0",
-        "--metrics-port",
-        "0",
-    ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    children = []
-    try:
-        while not children:
-            time.sleep(0.01)
-            found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            children = [
-                child
-                for child in found
-                if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()
-            ]
-        process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == 130
-        assert "Traceback" not in process.stderr.read()
-    finally:
-        process.kill()
-    assert all_gone(children)
-    assert segments_of(process) == []
+def test_an_interrupted_start_leaves_nothing_behind(small_repository, tmp_path, number):
+    with CommandServer(
+        "serve", small_repository, *FREE_PORTS, log=tmp_path / "log", waits=False
+    ) as server:
+        wait_until(lambda: runs_triton(server.pid), "its tritonserver starts")
+        assert server.stop(number=number) == 130
+        wait_until(lambda: not server.find_processes(), "all its processes have ended", 5)
+        assert segments_of(server) == []
+    assert "Traceback" not in server.read_log()
 
 
 def test_a_busy_port_is_a_clear_error(small_repository):

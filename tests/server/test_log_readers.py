@@ -16,7 +16,8 @@ from contextlib import contextmanager
 import pytest
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import STOP_SECONDS, Server
+from fleet.servers import Server
+from server_processes import STOP_SECONDS
 from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.alone
@@ -35,14 +36,7 @@ class HungServer(Server):
     def start(self) -> None:
         self.pipe, theirs = os.pipe()
         fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env=self._environment,
-            start_new_session=True,
-        )
+        self._start(theirs)
         os.close(theirs)
         self._supervisors.append(self.pid)
         self.text = b""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from page_blocks import Block, read_blocks
 from poplar_triton.serving.server import TritonServer
-from waiting import PATIENCE_SECONDS
+from server_processes import CommandServer, choose_ports
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/index.md", "docs/ask.md", "docs/gallery.md"]
@@ -50,32 +50,19 @@ def test_commands_of_a_page_run(block: Block, folder, ports):
 
 
 @pytest.mark.parametrize(("page", "made"), [("tutorial", "report.html"), ("popart", "y.npy")])
-def test_a_tutorial_runs_from_its_first_command_to_its_last(page, made, tmp_path):
-    server = None
-    ports: dict[str, int] = {}
-    try:
+def test_a_tutorial_runs_from_its_first_command_to_its_last(page, made, tmp_path, tmp_path_factory):
+    http_port, grpc_port, metrics_port = choose_ports(3)
+    options = f"--http-port {http_port} --grpc-port {grpc_port} --metrics-port {metrics_port}"
+    log = tmp_path_factory.mktemp("log") / "log"
+    with ExitStack() as servers:
         for block in read_blocks(ROOT / "docs" / f"{page}.md"):
             if block.reason is not None:
                 continue
             if block.code.startswith("poplar-triton serve"):
-                server, ports = serve(block.code, tmp_path)
+                words = [*block.code.split()[1:], *options.split()]
+                server = CommandServer(*words, log=log, working_folder=tmp_path)
+                servers.enter_context(server)
             else:
-                block.run(tmp_path, ENVIRONMENT, ports)
-    finally:
-        if server is not None:
-            server.send_signal(signal.SIGINT)
-            assert server.wait(PATIENCE_SECONDS) == 0
+                block.run(tmp_path, ENVIRONMENT, {"8000": http_port})
+        assert server.stop(number=signal.SIGINT) == 0
     assert (tmp_path / made).exists()
-
-
-def serve(command: str, folder: Path) -> tuple[subprocess.Popen[str], dict[str, int]]:
-    """Start the page's server on free ports, and return it with its ports when it is ready."""
-    words = [*command.split(), *"--http-port 0 --grpc-port 0 --metrics-port 0".split()]
-    server = subprocess.Popen(words, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    ports = {}
-    for line in server.stdout:
-        if line.startswith("HTTP "):
-            ports["8000"] = int(line.rpartition(":")[2])
-        if line.startswith("Ctrl-C"):
-            return server, ports
-    raise AssertionError(f"{command}: ended with status {server.wait()} before it was ready")

@@ -22,8 +22,9 @@ import tritonclient.grpc as grpcclient
 from certificates import make_certificate
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import STOP_SECONDS, Server, watch
+from fleet.servers import Server, watch
 from poplar_triton.serving.installation import find_triton
+from server_processes import STOP_SECONDS
 from triton_clients import read_metric
 from waiting import PATIENCE_SECONDS, wait_until
 

@@ -14,8 +14,8 @@ from compiled_models import compile_once
 from life_cycle_models import SYNCHRONOUS, exchange
 from poplar_triton.serving.server import TritonServer
 from poprt.triton.model_folder import write_triton_model
-from ports import choose_ports
 from sample_models import linear_model
+from server_processes import TfServing
 from triton_clients import infer
 
 BIN = Path(sys.executable).parent
@@ -114,25 +114,14 @@ def test_commands_run_in_a_folder_with_modules_of_any_name(project):
         assert (ended.returncode, imported(project)) == (0, []), (command, ended.stderr)
 
 
-def test_tfserving_serves_from_a_folder_with_modules_of_any_name(project):
-    (port, rest_port) = choose_ports(2)
-    command = [BIN / "poplar-triton", "tfserving", "models", "--processes", "2", "--port", port]
-    with subprocess.Popen(
-        list(map(str, [*command, "--rest_api_port", rest_port])),
-        cwd=project,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+def test_tfserving_serves_from_a_folder_with_modules_of_any_name(project, tmp_path_factory):
+    words = ("models", "--processes", "2")
+    with TfServing(
+        *words, log=tmp_path_factory.mktemp("log") / "log", working_folder=project
     ) as server:
-        try:
-            lines = iter(server.stdout.readline, "")
-            assert any(line.strip() == "Ctrl-C stops the server." for line in lines)
-            for model in ("plain", "isolated"):
-                url = f"http://127.0.0.1:{rest_port}/v1/models/{model}:predict"
-                body = json.dumps({"instances": [{"x": [1, 2, 3, 4]}]}).encode()
-                with urllib.request.urlopen(url, body) as answer:
-                    assert json.load(answer)["predictions"][0]["z"] == [2, 4, 6, 8]
-        finally:
-            server.terminate()
-            server.wait()
+        for model in ("plain", "isolated"):
+            url = f"{server.rest_url}/{model}:predict"
+            body = json.dumps({"instances": [{"x": [1, 2, 3, 4]}]}).encode()
+            with urllib.request.urlopen(url, body) as answer:
+                assert json.load(answer)["predictions"][0]["z"] == [2, 4, 6, 8]
     assert imported(project) == []

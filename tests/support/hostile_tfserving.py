@@ -28,6 +28,7 @@ from hostile_runner import (
 )
 from message_mutations import mutate_message
 from poplar_triton.tfserving import messages_pb2 as messages
+from server_processes import TfServing
 from tfserving_clients import (
     METADATA,
     PREDICT,
@@ -37,7 +38,6 @@ from tfserving_clients import (
     make_spec,
     read_outputs,
 )
-from tfserving_server import TfServing
 from waiting import PATIENCE_SECONDS
 
 BLOCK_SLACK_BYTES = 1 << 20

@@ -18,8 +18,8 @@ from types import TracebackType
 
 import grpc
 from fleet.clients import Way
-from fleet.processes import HOST
 from named_servers import METHOD, EchoServer
+from server_processes import HOST
 
 PATH = "/v2/models/m/infer"
 CLIENT_SECONDS = 20

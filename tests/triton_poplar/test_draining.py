@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from triton_poplar.admission import MAX_PART_SECONDS
 from triton_poplar.errors import RequestError
-from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
+from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Request
 from waiting import wait_until

@@ -8,9 +8,10 @@ import threading
 
 import numpy as np
 import pytest
+from triton_poplar.admission import MAX_PART_SECONDS
 from triton_poplar.backlog import PROBE_SIZE, Sample
 from triton_poplar.errors import RequestError
-from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
+from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState, QueuePolicy
 from triton_poplar.request import Request
 from waiting import PATIENCE_SECONDS
@@ -155,7 +156,7 @@ def test_a_long_call_that_ends_a_drain_is_computed_in_parts(start):
     instance.execute(make_requests(instance, [Leaves() for _ in range(BATCH)]))
     statistics = instance.statistics
     statistics.batches, statistics.compute_ns = 1000, int(1000 * MAX_PART_SECONDS * 1e9)
-    instance._backlog._drain_until = 0
+    instance._admission._backlog._drain_until = 0
     parts = instance.split(make_requests(instance, [Stays()] * (3 * BATCH)))
     assert [len(part) for part in parts] == [BATCH] * 3
 

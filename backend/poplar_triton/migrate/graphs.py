@@ -174,9 +174,7 @@ def _describe_info(name: str, info: messages.TensorInfo) -> TensorDescription:
 def _read_pytorch(path: Path) -> SourceModel:
     """Read the table of contents of a PyTorch file: its storages' sizes."""
     if not zipfile.is_zipfile(path):
-        return SourceModel(
-            path, SourceKind.PYTORCH
-        )  # an old pickle, which is not opened
+        return SourceModel(path, SourceKind.PYTORCH)  # an old pickle, which is not opened
     weights = Counter[tuple[int, ...]]()
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist()[:_MAX_STORAGES]:

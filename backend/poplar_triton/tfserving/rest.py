@@ -120,15 +120,8 @@ _MAX_ERROR = 2000
 """Maximum number of characters of an error."""
 _MAX_VERSION = (1 << 63) - 1
 _SERVED = re.compile(r"/v1/.*", re.IGNORECASE | re.ASCII)
+_NAME = r"(?P<name>[^/:]+)"
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
-_METHOD = re.compile(
-    rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)",
-    re.IGNORECASE | re.ASCII,
-)
-_RESOURCE = re.compile(
-    rf"/v1/models(?:/(?P<name>[^/:]+))?{_WHICH}(?:/(?P<metadata>metadata))?",
-    re.IGNORECASE | re.ASCII,
-)
 _ORIGIN = re.compile(r"https?://")
 _STATUS = {
     Code.OK: 200,
@@ -191,9 +184,7 @@ def make_application(
         if not _SERVED.fullmatch(request.raw_path):
             return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
         _drop_stalled(request, limits.bodies.seconds)
-        response = (
-            _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
-        )
+        response = await service.handle(request)
         if settings.cors:
             response.headers.update(_CORS)
         return response
@@ -242,14 +233,6 @@ def _write_metrics(path: str, expected: str, counters: Counters) -> web.Response
     return web.Response(body=counters.write_page(), content_type="text/plain")
 
 
-def _preflight(request: web.Request) -> web.Response:
-    """Answer the CORS preflight request that a browser sends before a page may send a request to
-    another origin."""
-    if _ORIGIN.search(request.headers.get("Origin", "")):
-        return web.Response()
-    return _write_error(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
-
-
 def _write_error(code: Code, message: str, status: int | None = None) -> web.Response:
     text = json.dumps({"error": escape(message, _MAX_ERROR)}, ensure_ascii=False, indent=4)
     return web.Response(
@@ -263,10 +246,6 @@ def _describe_error(error: ServingError) -> web.Response:
     """Return the response for an error. It is a function of its own, so that no frame in the
     error's traceback refers to the error. Such a cycle would keep the request in memory."""
     return _write_error(error.code, str(error))
-
-
-_Handler = Callable[[web.Request, re.Match[str], ModelSpec], Awaitable[web.Response]]
-"""Function that answers a request whose path matches its route."""
 
 
 class _RestService:
@@ -286,10 +265,6 @@ class _RestService:
         self._most_calls = limits.calls
         self._calls = 0
         self._bodies = BodyReader(limits.bodies)
-        self._routes: Mapping[str, tuple[re.Pattern[str], _Handler]] = {
-            "GET": (_RESOURCE, self._get),
-            "POST": (_METHOD, self._post),
-        }
 
     async def handle(self, request: web.Request) -> web.Response:
         """Return the response to a request below /v1/, including an error response."""
@@ -301,35 +276,40 @@ class _RestService:
             return _describe_error(as_serving_error(error))
 
     async def _dispatch(self, request: web.Request) -> web.Response:
-        route = self._routes.get(request.method)
-        match = None if route is None else route[0].fullmatch(request.raw_path)
-        if route is None or match is None:
-            raise _malformed(request)
-        return await route[1](request, match, _read_spec(match))
+        for (verb, path), handler in _ROUTES.items():
+            if verb == request.method and (match := path.fullmatch(request.raw_path)):
+                return await handler(self, request, _read_spec(match))
+        # TensorFlow Serving answers this, with status 400, also to methods that a path lacks.
+        raise refuse(f"Malformed request: {request.method} {request.raw_path}")
 
-    async def _post(
-        self, request: web.Request, match: re.Match[str], spec: ModelSpec
-    ) -> web.Response:
-        # Paths ignore case, methods do not.
-        method = match["method"]
-        if method == "predict":
-            return await self._observed("Predict", spec.name, self._predict(request, spec))
-        if method in ("classify", "regress"):
-            raise ServingError(
-                Code.UNIMPLEMENTED,
-                f"{method.capitalize()} is not supported by poplar-triton; use predict",
-            )
-        raise _malformed(request)
+    async def predict(self, request: web.Request, spec: ModelSpec) -> web.Response:
+        """Answer a request with the outputs of a model."""
+        return await self._observed("Predict", spec.name, self._predict(request, spec))
 
-    async def _get(
-        self, _request: web.Request, match: re.Match[str], spec: ModelSpec
-    ) -> web.Response:
+    async def reject(self, request: web.Request, _spec: ModelSpec) -> web.Response:
+        """Reject classify and regress."""
+        method = request.raw_path.rpartition(":")[2].capitalize()
+        raise ServingError(
+            Code.UNIMPLEMENTED, f"{method} is not supported by poplar-triton; use predict"
+        )
+
+    async def list_versions(self, _request: web.Request, spec: ModelSpec) -> web.Response:
+        """Answer with the states of a model's versions."""
         if not spec.name:
             raise refuse("Missing model name in request.")
-        if match["metadata"] == "metadata":
-            return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
         versions = await self._run(lambda call: self._models.list_versions(spec, call))
         return _write_json(_describe_versions(versions))
+
+    async def read_metadata(self, _request: web.Request, spec: ModelSpec) -> web.Response:
+        """Answer with the signature of a model."""
+        return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
+
+    async def allow_origin(self, request: web.Request, _spec: ModelSpec) -> web.Response:
+        """Answer the CORS preflight request that a browser sends before a page may send a request
+        to another origin."""
+        if _ORIGIN.search(request.headers.get("Origin", "")):
+            return web.Response()
+        raise ServingError(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
 
     async def _observed(self, api: str, model: str, work: Awaitable[web.Response]) -> web.Response:
         """Do the work of a request, and count it."""
@@ -387,14 +367,27 @@ class _RestService:
         self._computed.close()
 
 
-def _malformed(request: web.Request) -> ServingError:
-    return refuse(f"Malformed request: {request.method} {request.raw_path}")
+def _route(verb: str, path: str) -> tuple[str, re.Pattern[str]]:
+    """Return the key of a route. Its path ignores case, except in groups `(?-i:...)`."""
+    return verb, re.compile(path, re.IGNORECASE | re.ASCII)
+
+
+_Handler = Callable[[_RestService, web.Request, ModelSpec], Awaitable[web.Response]]
+_ROUTES: Mapping[tuple[str, re.Pattern[str]], _Handler] = {
+    _route("POST", rf"/v1/models/{_NAME}{_WHICH}:(?-i:predict)"): _RestService.predict,
+    _route("POST", rf"/v1/models/{_NAME}{_WHICH}:(?-i:classify|regress)"): _RestService.reject,
+    _route("GET", rf"/v1/models/{_NAME}{_WHICH}/(?-i:metadata)"): _RestService.read_metadata,
+    # Like TensorFlow Serving, also for "/METADATA".
+    _route("GET", rf"/v1/models(?:/{_NAME})?{_WHICH}(?:/metadata)?"): _RestService.list_versions,
+    _route("OPTIONS", r"/v1/.*"): _RestService.allow_origin,
+}
+"""Function that answers a request, by method and path; the first route that matches."""
 
 
 def _read_spec(match: re.Match[str]) -> ModelSpec:
-    version, label = match["version"], match["label"]
+    name, version, label = map(match.groupdict().get, ("name", "version", "label"))
     return ModelSpec(
-        _unquote(match["name"] or "", "model name"),
+        _unquote(name or "", "model name"),
         None if version is None else _read_version(version),
         None if label is None else _unquote(label, "model version label"),
     )

@@ -28,10 +28,9 @@ from poplar_triton.serving.server import TritonServer
 from poplar_triton.tfserving.models import State
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import publish_version
-from ports import choose_ports
 from sample_models import TYPES, gather_model, make_model, types_model
+from server_processes import TfServing, choose_ports
 from tfserving_clients import Client, refused
-from tfserving_server import TfServing
 from triton_clients import infer, read_metric
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE_SECONDS, wait_until

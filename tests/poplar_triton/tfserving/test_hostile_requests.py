@@ -12,7 +12,7 @@ import hostile_models
 import pytest
 from hostile_tfserving import KINDS, describe_growth, measure, run_cases
 from poplar_triton.serving.server import TritonServer
-from tfserving_server import TfServing
+from server_processes import TfServing
 
 pytestmark = pytest.mark.server
 WARM_UP, BLOCK = 8 * len(KINDS), 3 * len(KINDS)

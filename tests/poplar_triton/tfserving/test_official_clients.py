@@ -19,8 +19,8 @@ import pytest
 import repository
 import tritonclient.grpc as grpcclient
 from poplar_triton.serving.server import TritonServer
+from server_processes import TfServing
 from tfserving_clients import refused
-from tfserving_server import TfServing
 from triton_clients import infer
 from waiting import PATIENCE_SECONDS
 

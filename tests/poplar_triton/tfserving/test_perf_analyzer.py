@@ -12,7 +12,7 @@ import perf_analyzer
 import pytest
 import repository
 from poplar_triton.serving.server import TritonServer
-from tfserving_server import TfServing
+from server_processes import TfServing
 
 pytestmark = pytest.mark.server
 MODELS = ("document_orientation", "magika", "sentence_similarity", "text_recognition")

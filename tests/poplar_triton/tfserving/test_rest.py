@@ -77,14 +77,26 @@ def test_paths_do_not_mind_case_and_methods_do(server):
         ("GET", "/v1/models/half/versions/3/labels/stable"),
         ("POST", "/v1/models/half:predict?x=1"),
         ("POST", "/v1/models/half:multi_inference"),
-        ("PUT", "/v1/models/half:predict"),
-        ("DELETE", "/v1/models/half"),
+        *((method, "/v1/models/half:predict") for method in ("PUT", "DELETE", "PATCH")),
+        *((method, "/v1/models/half/metadata") for method in ("PUT", "DELETE", "PATCH", "POST")),
+        *((method, "/v1/models/half") for method in ("PUT", "DELETE", "PATCH", "POST")),
     ],
 )
-def test_what_the_paths_do_not_have_is_malformed(server, method, path):
+def test_a_method_or_path_without_a_route_is_a_malformed_request(server, method, path):
     answer = server.ask(method, path, ROW if method == "POST" else None)
     assert (answer.status, answer.headers["Content-Type"]) == (400, JSON)
     assert answer.error == f"Malformed request: {method} {path}"
+
+
+@pytest.mark.parametrize("path", ["/v1/models/half", "/v1/models/half/metadata", PREDICT])
+def test_head_has_no_route_either(server, path):
+    answer = server.ask("HEAD", path)
+    assert (answer.status, answer.headers["Content-Type"]) == (400, JSON)
+
+
+def test_metadata_in_capitals_is_a_status_as_in_tensorflow_serving(server):
+    assert "model_version_status" in server.get("/v1/models/half/METADATA").document
+    assert "metadata" in server.get("/V1/Models/half/metadata").document
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -3,12 +3,9 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from contextlib import closing
-from types import SimpleNamespace
 
 import hostile_graphs
 import hostile_loads
@@ -17,8 +14,8 @@ import pytest
 from fault_clients import children, find_process, has_ended, kill
 from poprt import Compiler, Converter
 from sample_models import linear_model
+from server_processes import CommandServer, TfServing
 from tfserving_clients import Client, read_outputs, refused
-from tfserving_server import TfServing
 from waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow  # each starts the command
@@ -46,12 +43,6 @@ def repository(compiled, tmp_path):
 @pytest.fixture
 def log(tmp_path):
     return tmp_path / "log"
-
-
-def begin(*words):
-    """Start the command in a process of its own."""
-    words = [sys.executable, "-u", "-m", "poplar_triton.cli", "tfserving", *map(str, words)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def find_workers(pid):
@@ -107,7 +98,8 @@ def test_processes_that_are_killed_or_stopped_are_begun_again_and_what_they_coun
         wait_until(lambda: count_answers(server) == 20, "ten more answers")
         assert read_health(server, "/live")[0] == 200
         everything = [find_process(server.pid), *children(server.pid)]
-    wait_until_ended(everything)
+        assert server.stop() == 0
+        wait_until_ended(everything)
     assert log.read_text().count("ended by itself, status -9") == 1
     assert log.read_text().count("makes no progress: it is stopped; killing it") == 1
     assert "Traceback" not in log.read_text()
@@ -121,66 +113,48 @@ def test_a_stop_answers_what_is_under_way_and_leaves_no_process(repository, log,
         first, second = client.send("linear", ROW), client.send("linear", ROW)
         first.result(PATIENCE_SECONDS)
         os.kill(server.pid, number)  # while the second is computed
-        assert server._process.wait(PATIENCE_SECONDS) == 0
+        assert server.wait() == 0
         assert read_outputs(second.result(PATIENCE_SECONDS))["z"].tolist() == [[2] * 4]
-    wait_until_ended(everything)
+        wait_until_ended(everything)
     assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
-def test_a_stop_while_models_load_leaves_no_process(repository, number):
+def test_a_stop_while_models_load_leaves_no_process(repository, log, number):
     (repository / "linear" / "config.pbtxt").write_text(NEVER)
-    process = begin(repository, "--port", 0, "--rest_api_port", free_port())
-    try:
-        wait_until(lambda: find_workers(process.pid), "a process that loads")
-        everything = [find_process(process.pid), *children(process.pid)]
-        os.kill(process.pid, number)
-        errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
-    finally:
-        process.kill()
-    assert (process.returncode, "Traceback" in errors) == (130, False)
-    wait_until_ended(everything)
+    with TfServing(repository, log=log, waits=False) as server:
+        wait_until(lambda: find_workers(server.pid), "a process that loads")
+        everything = [find_process(server.pid), *children(server.pid)]
+        assert server.stop(number=number) == 130
+        wait_until_ended(everything)
+    assert "Traceback" not in server.read_log()
 
 
 @pytest.mark.parametrize("is_loading", [False, True])
 def test_where_the_first_process_is_killed_the_others_end(repository, log, is_loading):
     if is_loading:
         (repository / "linear" / "config.pbtxt").write_text(NEVER)
-        process = begin(repository, "--port", 0, "--rest_api_port", free_port())
-        wait_until(lambda: find_workers(process.pid), "a process that loads")
-        others = children(process.pid)
-        process.kill()
-        process.communicate(timeout=PATIENCE_SECONDS)
-    else:
-        with TfServing(repository, log=log) as server:
-            others = children(server.pid)
-            os.kill(server.pid, signal.SIGKILL)
-    assert others
-    wait_until_ended(others)
+    with TfServing(repository, log=log, waits=not is_loading) as server:
+        wait_until(lambda: find_workers(server.pid), "a process that loads or serves")
+        others = children(server.pid)
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until_ended(others)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda it: it.name)
-def test_a_process_that_is_killed_or_stopped_while_it_loads_is_begun_again(repository, number):
+def test_a_process_that_is_killed_or_stopped_while_it_loads_is_begun_again(repository, log, number):
     (repository / "linear" / "config.pbtxt").write_text(LATER)
-    port = free_port()
-    ports = ("--port", free_port(), "--rest_api_port", 0, "--health-port", port)
-    process = begin(repository, *ports)
-    health = SimpleNamespace(metrics_url=f"http://127.0.0.1:{port}/metrics")
-    try:
-        wait_until(lambda: find_workers(process.pid), "a process that loads")
-        (worker,) = find_workers(process.pid)
+    with TfServing(repository, log=log, rest=False, waits=False) as server:
+        wait_until(lambda: find_workers(server.pid), "a process that loads")
+        (worker,) = find_workers(server.pid)
         os.kill(worker.pid, number)
         wait_until(lambda: has_ended(worker), "its end")
-        wait_until(lambda: read_health(health, "/ready")[0] == 200, "a server that is ready")
-        process.terminate()
-        errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 0
+        wait_until(lambda: read_health(server, "/ready")[0] == 200, "a server that is ready")
+        assert server.stop() == 0
     how = "ended by itself, status -9"
     if number == signal.SIGSTOP:
         how = "makes no progress: it is stopped; killing it"
-    assert f"process 0 {how}" in errors
+    assert f"process 0 {how}" in server.read_log()
 
 
 def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, log, monkeypatch):
@@ -196,20 +170,16 @@ def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, l
     assert "the start's limit of 30 s" in log.read_text()
 
 
-def free_port():
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize(("option", "what"), [("--port", "gRPC"), ("--rest_api_port", "REST")])
-def test_a_port_that_is_taken_is_told_in_one_line(repository, option, what):
+def test_a_port_that_is_taken_is_told_in_one_line(repository, log, option, what):
     ports = {"--port": 0, "--rest_api_port": 0}
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         ports[option] = listener.getsockname()[1]
-        process = begin(repository, *(word for pair in ports.items() for word in pair))
-        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert (process.returncode, output, errors.count("\n")) == (1, "", 1)
-    assert f"{what} port {ports[option]} of 127.0.0.1: cannot listen" in errors
+        words = ["tfserving", repository, *(word for pair in ports.items() for word in pair)]
+        with CommandServer(*words, log=log, waits=False) as server:
+            assert server.wait() == 1
+    (line,) = server.read_log().splitlines()
+    assert f"{what} port {ports[option]} of 127.0.0.1: cannot listen" in line
 
 
 def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository, log):
@@ -246,18 +216,17 @@ def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(
         check_answer(server)
 
 
-def test_a_label_of_a_version_that_is_not_served_ends_the_start(repository, tmp_path):
+def test_a_label_of_a_version_that_is_not_served_ends_the_start(repository, log, tmp_path):
     config = tmp_path / "config"
     config.write_text(
         f'model_config_list {{ config {{ name: "m" base_path: "{repository / "linear"}" '
         "model_platform: "
         '"tensorflow" version_labels { key: "stable" value: 7 } } }'
     )
-    process = begin("--model_config_file", config, "--port", 0, "--rest_api_port", free_port())
-    errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
-    assert process.returncode == 1
+    with TfServing("--model_config_file", config, log=log, waits=False) as server:
+        assert server.wait() == 1
     assert (
         "label 'stable' of model 'm' is for version 7, which is not served; expected one of [1]"
-        in errors
+        in server.read_log()
     )
-    assert "Traceback" not in errors
+    assert "Traceback" not in server.read_log()

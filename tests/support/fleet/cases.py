@@ -13,13 +13,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server_processes import STOP_SECONDS
 from waiting import wait_until
 
 from fleet.clients import Question, Tally, Traffic, Way
 from fleet.models import PLAIN
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.repositories import Repository, Store
-from fleet.servers import START_SECONDS, STOP_SECONDS, Server, start_all, watch
+from fleet.servers import START_SECONDS, Server, start_all, watch
 from fleet.tools import Tools
 
 AFTER_SECONDS = 2

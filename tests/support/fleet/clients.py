@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from server_processes import HOST
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from waiting import PATIENCE_SECONDS, wait_until
 
 from fleet.models import Array, Model
-from fleet.processes import HOST
 
 CLIENTS = 16
 """Number of clients of each way."""

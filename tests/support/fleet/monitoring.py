@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ports import choose_ports
+from server_processes import HOST, Program, choose_ports
 
-from fleet.processes import HOST, Program
 from fleet.proxies import DEPLOY
 from fleet.servers import ASK_SECONDS
 from fleet.tools import Tools

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from ports import choose_ports
+from server_processes import HOST, Program, choose_ports
 from waiting import wait_until
 
 from fleet.clients import Way
-from fleet.processes import HOST, Program
 from fleet.servers import ASK_SECONDS
 from fleet.tools import Tools
 

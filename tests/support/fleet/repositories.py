@@ -10,11 +10,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from ports import choose_ports
+from server_processes import HOST, Program, choose_ports
 from waiting import wait_until
 
 from fleet.models import Model, write_version
-from fleet.processes import HOST, Program
 from fleet.servers import ASK_SECONDS
 from fleet.tools import Tools
 

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,15 +19,11 @@ from types import TracebackType
 
 import tritonclient.grpc as grpcclient
 from fault_clients import Process, find_process
-from ports import choose_ports
+from server_processes import COMMAND, HOST, Program, choose_ports
 from tritonclient.utils import InferenceServerException
 from waiting import wait_until
 
-from fleet.processes import HOST, Program
-
 START_SECONDS = 120
-STOP_SECONDS = 60
-"""Time to stop: more than Triton's own exit timeout and what the supervisor adds to it."""
 ASK_SECONDS = 10
 SHARED_MEMORY = Path("/dev/shm")
 LOADER = "simipu.engines.engine_process"
@@ -61,7 +56,7 @@ class Server(Program):
             "health": self.health_port,
         }
         command = [
-            Path(sys.executable).parent / "poplar-triton",
+            COMMAND,
             "serve",
             repository,
             *(f"--{what}-port={port}" for what, port in ports.items()),

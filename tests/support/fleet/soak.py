@@ -21,6 +21,7 @@ from itertools import cycle
 from pathlib import Path
 
 from fault_clients import children, resident_bytes
+from server_processes import STOP_SECONDS
 from waiting import wait_until
 
 from fleet.cases import DRAIN_SECONDS, EXPLICIT, QUICK_STOP, find_ways
@@ -29,7 +30,7 @@ from fleet.floods import flood
 from fleet.models import MIXED, SLOW, Model, write_version
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.repositories import LocalRepository, fill
-from fleet.servers import START_SECONDS, STOP_SECONDS, Server, start_all
+from fleet.servers import START_SECONDS, Server, start_all
 from fleet.tools import Tools
 
 PER_SECOND = 2.0
