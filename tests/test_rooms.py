@@ -29,6 +29,9 @@ REASONS = {
     """,
     "it is one table, whose name explains its entries": "onnxgraph.expansions onnxgraph.opsets",
     "the real library has it": "model_runtime.pvti",
+    "the real library has no such name; popart's devices are of the same machine": """
+        model_runtime.machine
+    """,
     "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
         popart.session.compilation popart.session.export popart.session.ir_log popart.session.program popart.session.replication
         popart.session.reports popart.session.runner

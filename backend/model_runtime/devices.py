@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
-from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 import simipu
-from simipu import DEFAULT_CHIP, FORKS, LoadError, Target, find_target, known_chips
+from simipu import DEFAULT_CHIP, LoadError, Target, find_target, known_chips
 
 import popef
 from model_runtime.errors import ModelRuntimeError
+from model_runtime.machine import Machine
 
 if TYPE_CHECKING:
     from model_runtime.session import Session
@@ -146,24 +146,15 @@ class DeviceManager:
     """
 
     def __init__(self, num_ipus: int | None = None) -> None:
-        self._num_ipus = num_ipus
-        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation
-        # on the dict.
-        self._attached: dict[int, int] = {}
-        self._lock = Lock()
-        FORKS.watch(self)
+        self._machine = Machine(num_ipus)
 
     def __reduce__(self) -> tuple[type[DeviceManager], tuple[int | None]]:
         """Pickle as a machine with the same number of IPUs, none of them attached."""
-        return DeviceManager, (self._num_ipus,)
-
-    def forget_parent(self) -> None:
-        """Replace the lock in a fork, because another thread of the parent may have held it."""
-        self._lock = Lock()
+        return DeviceManager, (self._machine.num_ipus,)
 
     def getNumDevices(self) -> int | None:
         """Return the number of IPUs of the machine; None for no limit."""
-        return self._num_ipus
+        return self._machine.num_ipus
 
     def getDevice(
         self,
@@ -211,10 +202,11 @@ class DeviceManager:
         Raises:
             ModelRuntimeError: if there is no such device, or it does not become free in time.
         """
-        if self._num_ipus is not None and not 0 <= device_id < self._num_ipus:
+        num_ipus = self._machine.num_ipus
+        if num_ipus is not None and not 0 <= device_id < num_ipus:
             raise ModelRuntimeError(
                 f"No IPU can be attached: there is no device {device_id}; there are 0 to "
-                f"{self._num_ipus - 1}"
+                f"{num_ipus - 1}"
             )
         device = self.attach(find_target(DEFAULT_CHIP), wait_config or DeviceWaitConfig())
         device.device().id = device_id
@@ -273,26 +265,16 @@ class DeviceManager:
         Raises:
             ModelRuntimeError: if not enough IPUs become free in time.
         """
-        attachment = next(_ids)
-        if not wait.retry(lambda: self._take(attachment, target.num_ipus)):
+        machine, holder = self._machine, object()
+        if not wait.retry(lambda: machine.take_any(target.num_ipus, holder)):
             raise ModelRuntimeError(
                 f"No IPU can be attached: {target.num_ipus} of {target.label} wanted, the "
-                "simulated "
-                f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
+                f"simulated machine has {machine.num_ipus}, of which {machine.num_held} are "
+                "attached"
             )
-        device = Device(simipu.Device(target, id=attachment))
-        weakref.finalize(device, self._attached.pop, attachment)
+        device = Device(simipu.Device(target, id=next(_ids)))
+        weakref.finalize(device, machine.release, holder)
         return device
-
-    def _take(self, attachment: int, num_ipus: int) -> bool:
-        with self._lock:
-            if self._num_ipus is not None and self._num_attached() + num_ipus > self._num_ipus:
-                return False
-            self._attached[attachment] = num_ipus
-            return True
-
-    def _num_attached(self) -> int:
-        return sum(self._attached.copy().values())
 
 
 def model_target(metadata: popef.Metadata) -> Target:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
 from model_runtime import DeviceWaitConfig
+from model_runtime.machine import Machine
 from simipu import DEFAULT_CHIP, LoadError, Target, find_target
 
 from popart.enums import (
@@ -23,8 +24,10 @@ from popart.enums import (
     SyncPattern,
 )
 from popart.errors import popart_exception, poplar_exception
-from popart.machine import MACHINE, NUM_IPUS, SETS
 
+NUM_IPUS: Final = 64
+"""IPUs of the simulated machine: a Pod64."""
+_MACHINE: Final = Machine(NUM_IPUS)
 _FEW_TILES: Final = 4
 """Tiles of an IPU model by default, as in the real DeviceManager."""
 _WORKERS: Final = 6
@@ -47,6 +50,20 @@ _VERSIONS: Final = {
     DeviceType.Sim: "<unknown-sim>",
     DeviceType.OfflineIpu: "<offline-ipu>",
 }
+
+
+def _iter_sets() -> Iterator[tuple[int, range]]:
+    """Yield the sets of IPUs that can be a device, with their ids: single ones first."""
+    number, size = 0, 1
+    while size <= NUM_IPUS:
+        for first in range(0, NUM_IPUS, size):
+            yield number, range(first, first + size)
+            number += 1
+        size *= 2
+
+
+_SETS: Final = dict(_iter_sets())
+"""IPUs of each device, by the device's id."""
 
 
 def syncPatternFromString(text: str) -> SyncPattern:
@@ -98,7 +115,7 @@ class DeviceInfo:
         self._holder = object()
         self._attached = False
         if ipus:
-            weakref.finalize(self, MACHINE.release, ipus, self._holder)
+            weakref.finalize(self, _MACHINE.release, self._holder)
 
     @property
     def tilesPerIpu(self) -> int:
@@ -155,7 +172,7 @@ class DeviceInfo:
         """
         if self.type is DeviceType.OfflineIpu:
             raise popart_exception("Cannot attach to offline device")
-        self._attached = MACHINE.take(self._ipus, self._holder)
+        self._attached = _MACHINE.take(self._ipus, self._holder)
         return self._attached
 
     def detach(self) -> None:
@@ -167,7 +184,7 @@ class DeviceInfo:
         if self.type is DeviceType.OfflineIpu:
             raise popart_exception("Cannot detach from offline device")
         self._attached = False
-        MACHINE.release(self._ipus, self._holder)
+        _MACHINE.release(self._holder)
 
     def tryAttachUntilTimeout(self) -> bool:
         """Attach, and try again until the manager's timeout has passed.
@@ -323,7 +340,7 @@ class DeviceManager:
             return []
         return [
             self._make(number, ipus, connectionType, tilesPerIPU)
-            for number, ipus in SETS.items()
+            for number, ipus in _SETS.items()
             if len(ipus) == numIpus
         ]
 
@@ -419,9 +436,9 @@ class DeviceManager:
             popart_exception: For the connection type Never.
         """
         _refuse_never(connectionType)
-        if id not in SETS:
+        if id not in _SETS:
             raise poplar_exception(f"No such device set id: '{id}'")
-        device = self._make(id, SETS[id], connectionType, 0)
+        device = self._make(id, _SETS[id], connectionType, 0)
         on_demand = connectionType is DeviceConnectionType.OnDemand
         return device if on_demand or device.attach() else None
 

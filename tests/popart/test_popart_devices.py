@@ -5,7 +5,7 @@ import gc
 
 import popart
 import pytest
-from popart.machine import NUM_IPUS
+from popart.devices import NUM_IPUS
 
 
 def test_held_ipus_are_free_after_detach_and_after_garbage_collection():
