@@ -93,8 +93,8 @@ def _read_argument(read: Callable[[Any], Any]) -> Kind:
         try:
             return read(value)
         except (TypeError, AttributeError) as error:
-            found = f"{type(value).__name__} {options.quote(value)}"
-            raise MismatchError(text=f": {found} cannot be used: {error}") from error
+            shown = f"{type(value).__name__} {options.quote(value)}"
+            raise MismatchError(text=f": {shown} cannot be used: {error}") from error
 
     return Kind("", check)
 
@@ -267,22 +267,22 @@ def read_converter_arguments(
     entries: Iterable[Option], parsed: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the arguments of Converter that parsed options set."""
-    found = {
+    arguments = {
         entry.argument: entry.read(parsed)
         for entry in entries
         if entry.argument and not entry.refused
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def read_compiler_fields(entries: Collection[Option], parsed: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of CompilerOptions that parsed options set."""
-    given = [
+    entries_set = [
         entry for entry in entries if Use.COMPILER in entry.use and entry.read(parsed) is not None
     ]
     off = [entry for entry in entries if entry.turns_off and entry.read(parsed)]
-    return {each.name: each.read(parsed) for each in given} | {
-        each.turns_off: False for each in off
+    return {entry.name: entry.read(parsed) for entry in entries_set} | {
+        entry.turns_off: False for entry in off
     }
 
 

@@ -488,4 +488,4 @@ OPTIONS = make_table(*_MODEL, *_PRECISION, *_GRAPH, *_PASSES, *_CHIP, *_OUTPUT, 
 
 def iter_profile_options() -> list[Option]:
     """Return the options that `poplar-triton profile` passes to Converter, too."""
-    return [each for each in OPTIONS.values() if PROFILE in each.use]
+    return [option for option in OPTIONS.values() if PROFILE in option.use]

@@ -188,12 +188,12 @@ class ChosenAccelerator:
 
     def settings(self) -> dict[str, str]:
         """Return the engine's own options, by its own names."""
-        given = dict(self.options)
-        found = dict(_PRECISION_MODE.get(given.pop("precision_mode", ""), {}))
-        found.update(
-            (self.entry.options[name].target or name, text) for name, text in given.items()
+        texts = dict(self.options)
+        settings = dict(_PRECISION_MODE.get(texts.pop("precision_mode", ""), {}))
+        settings.update(
+            (self.entry.options[name].target or name, text) for name, text in texts.items()
         )
-        return found
+        return settings
 
 
 def choose_accelerator(
@@ -202,17 +202,17 @@ def choose_accelerator(
     """Return an accelerator by name with options as a user wrote them; `on_gpu` restricts it to
     those of a GPU, or to those of the CPU. Raises AcceleratorError for an unknown name or option,
     and for a bad value."""
-    known = {
-        each: entry
-        for each, entry in ACCELERATORS.items()
+    entries = {
+        entry_name: entry
+        for entry_name, entry in ACCELERATORS.items()
         if on_gpu is None or entry.on_gpu is on_gpu
     }
-    entry = known.get(name.lower())
+    entry = entries.get(name.lower())
     if entry is None:
         where = "" if on_gpu is None else f" of the {'GPU' if on_gpu else 'CPU'}"
         raise AcceleratorError(
             f"accelerator {quote(name)} is not known; the accelerators{where} are "
-            f"{', '.join(known)}{did_you_mean(name.lower(), known)}"
+            f"{', '.join(entries)}{did_you_mean(name.lower(), entries)}"
         )
     return ChosenAccelerator(name.lower(), read_values(entry.options, options, _WORDING, name))
 
@@ -235,7 +235,7 @@ def join_names(kernels: Iterable[str]) -> str:
 def describe_engines(chosen: Sequence[ChosenAccelerator]) -> str:
     """Return the engines that load a graph of these accelerators in a child process first, with
     their versions: those of the CPU."""
-    packages = [each.entry.package for each in chosen if not each.entry.on_gpu]
+    packages = [accelerator.entry.package for accelerator in chosen if not accelerator.entry.on_gpu]
     if not packages:
         return ""
     # Imported here: it takes 2 MiB, and few models have accelerators.

@@ -148,11 +148,11 @@ def _check_global_replication(options: SessionOptions) -> None:
 
 def find_broadcast_inputs(model: onnx.ModelProto) -> frozenset[str]:
     """Return the inputs that are given once for all replicas."""
-    wanted = str(int(ReplicatedStreamMode.Broadcast))
+    broadcast = str(int(ReplicatedStreamMode.Broadcast))
     return frozenset(
         entry.key.removeprefix(_STREAM_MODE)
         for entry in model.metadata_props
-        if entry.key.startswith(_STREAM_MODE) and entry.value == wanted
+        if entry.key.startswith(_STREAM_MODE) and entry.value == broadcast
     )
 
 

@@ -149,15 +149,15 @@ class NumIOTiles(int):
 
 def _find_cache_path() -> str | None:
     """Return the folder of cached executables that the environment names, if there is one."""
-    found = [os.environ[name] for name in _CACHE_VARIABLES if name in os.environ]
-    if len(set(found)) > 1:
+    folders = [os.environ[name] for name in _CACHE_VARIABLES if name in os.environ]
+    if len(set(folders)) > 1:
         logging.getLogger("popart").warning(
             "Both POPART_CACHE_DIR ('%s') and POPXL_CACHE_DIR ('%s') are set and differ from each "
             "other. The value of POPART_CACHE_DIR will be ignored.",
-            found[1],
-            found[0],
+            folders[1],
+            folders[0],
         )
-    return found[0] if found else None
+    return folders[0] if folders else None
 
 
 class SessionOptions(Settings):

@@ -27,16 +27,16 @@ _TF2ONNX = "tf2onnx"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
     parser.set_defaults(
-        run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[]
+        run=_begin, own_process=arguments is None, given=words, tf2onnx=None, fused=[]
     )
-    if _TF2ONNX in given:
-        place = given.index(_TF2ONNX)
-        converting, given = given[place + 1 :], given[:place]
-        parser.set_defaults(tf2onnx=make_tf2onnx_parser().parse_args(converting), given=given)
-    return run(parser, given, (SimIpuError,))
+    if _TF2ONNX in words:
+        place = words.index(_TF2ONNX)
+        converting, words = words[place + 1 :], words[:place]
+        parser.set_defaults(tf2onnx=make_tf2onnx_parser().parse_args(converting), given=words)
+    return run(parser, words, (SimIpuError,))
 
 
 def _begin(options: argparse.Namespace) -> int:
@@ -44,17 +44,19 @@ def _begin(options: argparse.Namespace) -> int:
     if options.config_yaml is not None:
         check_input(options.config_yaml, "file")
         words, models = read_arguments(options.config_yaml, options.parser)
-        guard, own_process, given = options.guard, options.own_process, options.given
-        options = options.parser.parse_args([*words, *given])
+        guard, own_process, words_given = options.guard, options.own_process, options.given
+        options = options.parser.parse_args([*words, *words_given])
         options.guard, options.own_process = guard, own_process
-        options.fused = [options.parser.parse_args([*words, *model, *given]) for model in models]
+        options.fused = [
+            options.parser.parse_args([*words, *model, *words_given]) for model in models
+        ]
     configure_logging("poprt", options.logging_level)
-    for each in (options, *options.fused):
-        _refuse(each)
+    for model_options in (options, *options.fused):
+        _refuse(model_options)
     if not options.list_all_passes:
         _check(options)
-    for each in (options, *options.fused):
-        each.parser.check_paths(each)
+    for model_options in (options, *options.fused):
+        model_options.parser.check_paths(model_options)
     with importing():
         from poprt.cli import conversion
 
@@ -66,8 +68,8 @@ def _begin(options: argparse.Namespace) -> int:
     if options.manual_sharding_config is not None:
         options.sharding = read_sharding(options.manual_sharding_config)
     options.made_compiler_options = conversion.read_compiler_options(options)
-    for each in options.fused or [options]:
-        each.source = conversion.find_source(each)
+    for model_options in options.fused or [options]:
+        model_options.source = conversion.find_source(model_options)
     return supervised(conversion.convert)(options)
 
 
@@ -101,9 +103,9 @@ def _check(options: argparse.Namespace) -> None:
 
 def _refuse(options: argparse.Namespace) -> None:
     """Raise UsageError, naming the option, for options that are not supported here."""
-    for each in OPTIONS.values():
-        if each.refused and getattr(options, each.attribute):
-            raise UsageError(f"{each.long_name} is not supported: {each.refused}")
+    for option in OPTIONS.values():
+        if option.refused and getattr(options, option.attribute):
+            raise UsageError(f"{option.long_name} is not supported: {option.refused}")
 
 
 def _check_calibration(options: argparse.Namespace) -> None:

@@ -60,11 +60,11 @@ def find_source(options: argparse.Namespace) -> Frontend:
             )
         return get_frontend(options.input_model, options.framework)
     converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
-    named = {name: value for name, value in vars(converting).items() if name != "parser"}
+    arguments = {name: value for name, value in vars(converting).items() if name != "parser"}
     # A folder can only be a SavedModel, whether the option is given or not.
-    named["saved_model"] |= options.input_model.is_dir()
+    arguments["saved_model"] |= options.input_model.is_dir()
     return get_frontend(
-        options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named
+        options.input_model, "tensorflow", input_shape=dict(options.input_shape), **arguments
     )
 
 
@@ -112,8 +112,8 @@ def convert(options: argparse.Namespace) -> int:
     path = options.data_preprocess
     options.calibration_data = None if path is None else read_calibration_data(path)
     if options.show:
-        for each in options.fused or [options]:
-            _show(each.source.open_model())
+        for model_options in options.fused or [options]:
+            _show(model_options.source.open_model())
         return 0
     if options.only_manual_sharding:
         _write_model(_shard(options.source.open_model(), options), options)
@@ -132,17 +132,19 @@ def _convert(
     compiling = options.export_popef or options.run_model or folder is not None
     # First: conversion may take minutes.
     report = find_report_folder(compiler_options.engine_options) if compiling else None
-    given = options.fused or [options]
-    found = [_convert_model(each, compiler_options, compiling) for each in given]
-    converted, whole = found[0]
+    all_options = options.fused or [options]
+    conversions = [
+        _convert_model(model_options, compiler_options, compiling) for model_options in all_options
+    ]
+    converted, float_model = conversions[0]
     if options.fused:
-        converted, whole = _fuse(found)
-    compiled = _compile(converted, whole, options, compiler_options) if compiling else None
+        converted, float_model = _fuse(conversions)
+    compiled = _compile(converted, float_model, options, compiler_options) if compiling else None
     options.output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
         _write_model(converted, options)
     if compiled is not None:
-        precision = find_precision(found[0][0], options.precision)
+        precision = find_precision(conversions[0][0], options.precision)
         arithmetic = describe_arithmetic(precision, compiler_options.partials_type)
         _write(compiled, arithmetic, options, folder)
     if report is not None:
@@ -151,9 +153,11 @@ def _convert(
         from poprt.profiling.table import print_profile
         from poprt.terminal import make_console
 
-        for each, (model, _) in zip(given, found, strict=True):
+        for model_options, (model, _) in zip(all_options, conversions, strict=True):
             how = compiler_options.target(), cost_options(compiler_options)
-            profile = make_profile(each.input_model.stem, each.precision, model, *how)
+            profile = make_profile(
+                model_options.input_model.stem, model_options.precision, model, *how
+            )
             print_profile(profile, make_console())
 
 
@@ -174,19 +178,21 @@ def _convert_model(
         check_weights(model.graph, target, options.precision, allow_out_of_memory=allowed)
     beside = compiling or options.precision_compare
     converter = Converter(**read_converter_arguments(OPTIONS.values(), options))
-    converted, whole = converter.convert_beside_float(model, beside=beside)
-    converted = _quantise(converted, whole, options)
+    converted, float_model = converter.convert_beside_float(model, beside=beside)
+    converted = _quantise(converted, float_model, options)
     options.has_noted_dependence = bool(find_noted_dependence(converted))
-    return _shard(converted, options) if options.manual_sharding_config else converted, whole
+    return _shard(converted, options) if options.manual_sharding_config else converted, float_model
 
 
 def _fuse(
-    found: Sequence[tuple[onnx.ModelProto, onnx.ModelProto | None]],
+    conversions: Sequence[tuple[onnx.ModelProto, onnx.ModelProto | None]],
 ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-    fused = MFConverter().convert([converted for converted, _ in found])
-    if all(whole is None for _, whole in found):
+    fused = MFConverter().convert([converted for converted, _ in conversions])
+    if all(float_model is None for _, float_model in conversions):
         return fused, None
-    return fused, MFConverter().convert([whole or converted for converted, whole in found])
+    return fused, MFConverter().convert(
+        [float_model or converted for converted, float_model in conversions]
+    )
 
 
 def _shard(model: onnx.ModelProto, options: argparse.Namespace) -> onnx.ModelProto:
@@ -280,21 +286,21 @@ def _describe_time(compiled: Executable, arithmetic: str) -> str:
 def _describe_dependence(compiled: Executable, options: argparse.Namespace) -> str:
     """Return why rows are not joined, and how requests get any number of rows, if they can: a
     compiled batch of 1 has no other rows on which one could depend."""
-    told = f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
+    reason = f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
     if compiled.batch_size <= 1 or options.has_noted_dependence:
-        return f"{told}Each request has the compiled shapes, and is computed alone"
-    told += "The whole compiled batch is always computed, for one request at a time; "
+        return f"{reason}Each request has the compiled shapes, and is computed alone"
+    reason += "The whole compiled batch is always computed, for one request at a time; "
     if options.has_fixed_batch:
         return (
-            f"{told}export the model with a variable batch and compile it with --batch_size 1 for "
-            "requests with any number of rows"
+            f"{reason}export the model with a variable batch and compile it with --batch_size 1 "
+            "for requests with any number of rows"
         )
     shapes = [
         f"{name}={','.join(map(str, _open_batch(sizes, options.batch_axis or 0)))}"
         for name, sizes in options.input_shape
     ]
     shown = f"--input_shape {join(shapes)} " if shapes else ""
-    return f"{told}with {shown}--batch_size 1 requests can have any number of rows"
+    return f"{reason}with {shown}--batch_size 1 requests can have any number of rows"
 
 
 def _open_batch(sizes: Sequence[int], axis: int) -> list[int]:
@@ -325,12 +331,12 @@ def read_compiler_options(options: argparse.Namespace) -> CompilerOptions:
 
 def _popart_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the PopART SessionOptions that CompilerOptions also has; warn of the others."""
-    known = {entry.name for entry in dataclasses.fields(CompilerOptions)}
-    found = {}
+    field_names = {entry.name for entry in dataclasses.fields(CompilerOptions)}
+    values = {}
     for name, value in options.popart_options:
         snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-        if snake in known:
-            found[snake] = value
+        if snake in field_names:
+            values[snake] = value
         else:
             logging.getLogger("poprt").warning("--popart_options %s has no effect", name)
-    return found
+    return values

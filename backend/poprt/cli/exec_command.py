@@ -60,16 +60,16 @@ def time_runs(executable: Executable) -> list[str]:
                 for source in runner.getExecuteInputs()
             }
             runner.execute(fed)
-            taken: list[float] = []
-            while len(taken) < _MAX_RUNS and sum(taken) < _SECONDS:
+            run_seconds: list[float] = []
+            while len(run_seconds) < _MAX_RUNS and sum(run_seconds) < _SECONDS:
                 start = time.perf_counter()
                 runner.execute(fed)
-                taken.append(time.perf_counter() - start)
+                run_seconds.append(time.perf_counter() - start)
     rows = max(1, executable.batch_size)
     return [
         f"Bs: {rows}",
-        f"Latency: {statistics.median(taken) * 1e3:.2f}ms",
-        f"Tput: {rows * len(taken) / sum(taken):.0f}",
+        f"Latency: {statistics.median(run_seconds) * 1e3:.2f}ms",
+        f"Tput: {rows * len(run_seconds) / sum(run_seconds):.0f}",
     ]
 
 
@@ -115,8 +115,8 @@ class Feed:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    return run(make_parser(), given, (SimIpuError, ModelRuntimeError))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return run(make_parser(), words, (SimIpuError, ModelRuntimeError))
 
 
 def make_parser() -> Parser:
@@ -211,9 +211,9 @@ _OPTIONS = (
 
 def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
     inputs, outputs = runner.get_execute_inputs(), runner.get_execute_outputs()
-    for each in (*inputs, *outputs):
-        if rows is not None and each.shape:
-            each.shape[0] = rows
+    for description in (*inputs, *outputs):
+        if rows is not None and description.shape:
+            description.shape[0] = rows
     return runner, Feed(inputs, outputs)
 
 
@@ -223,9 +223,9 @@ def _choose(feed: Feed, index: int) -> Feed:
     inputs = [source for source in feed.inputs if source.name.startswith(prefix)]
     outputs = [result for result in feed.outputs if result.name.startswith(prefix)]
     if not outputs:
-        known = ", ".join(result.name for result in feed.outputs)
+        output_names = ", ".join(result.name for result in feed.outputs)
         raise ModelRuntimeError(
-            f"--index {index}: the file has no output {prefix}..., only {known}"
+            f"--index {index}: the file has no output {prefix}..., only {output_names}"
         )
     return Feed(inputs, outputs)
 
@@ -253,22 +253,22 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
         future.wait()
 
     def ask(arrays: tuple[Arrays, Arrays]) -> list[float]:
-        taken = []
+        call_seconds = []
         for _ in range(iterations):
             start = time.perf_counter()
             runner.execute(*arrays)
-            taken.append(time.perf_counter() - start)
+            call_seconds.append(time.perf_counter() - start)
             progress.add(1)
-        return taken
+        return call_seconds
 
     start = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        taken = np.array([each for found in pool.map(ask, fed) for each in found])
+        call_seconds = np.concatenate(list(pool.map(ask, fed)))
     seconds = time.perf_counter() - start
     progress.finish()
     batch = rows or min((source.shape[0] for source in feed.inputs if source.shape), default=1)
     batch = 1 if feed.dynamic else batch
-    return _describe(taken * 1e3, seconds, batch)
+    return _describe(call_seconds * 1e3, seconds, batch)
 
 
 def _describe(taken_ms: Array, seconds: float, batch: int) -> list[str]:

@@ -97,31 +97,31 @@ def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str
 
     Raises UsageError that names the file and the key.
     """
-    found = _read(file)
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise UsageError(f"{file}: expected options by their names, found {type(found).__name__}")
-    options = {key: value for key, value in found.items() if key != _FUSION}
+    content = _read(file)
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UsageError(f"{file}: expected options by their names, found {type(content).__name__}")
+    options = {key: value for key, value in content.items() if key != _FUSION}
     words = _list_words(file, options, parser.option_names() - {"--config_yaml"})
-    return words, _read_models(file, found[_FUSION]) if _FUSION in found else []
+    return words, _read_models(file, content[_FUSION]) if _FUSION in content else []
 
 
 def _read_models(file: Path, models: Any) -> list[list[str]]:
     if not isinstance(models, list) or not 1 <= len(models) <= MAX_MODELS:
         raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MAX_MODELS} models")
-    known = {each.long_name for each in OPTIONS.values() if each.belongs_to_a_model}
-    found = []
+    option_names = {option.long_name for option in OPTIONS.values() if option.belongs_to_a_model}
+    words_by_model = []
     for number, model in enumerate(models):
         where = f"{file}: {_FUSION}: model {number}"
         if not isinstance(model, dict) or not isinstance(model.get("input_model"), str):
             raise UsageError(f"{where}: expected options by their names, input_model among them")
-        odd = next((key for key in model if f"--{key}" not in known), None)
+        odd = next((key for key in model if f"--{key}" not in option_names), None)
         if odd is not None:
             raise UsageError(
                 f"{where}: {escape(repr(odd), 100)} cannot be set per model; move it outside "
                 "model_fusion"
             )
-        found.append(_list_words(file, model, known))
-    return found
+        words_by_model.append(_list_words(file, model, option_names))
+    return words_by_model
 
 
 def _list_words(file: Path, options: Mapping[str, Any], known: Collection[str]) -> list[str]:
@@ -143,14 +143,14 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     The file is a list of maps with node, and device or stage or both. Raises UsageError that names
     the file and the entry. The pass checks whether the nodes' values are valid.
     """
-    found = _read(file)
-    if not isinstance(found, list) or not 1 <= len(found) <= _MAX_WORDS:
+    entries = _read(file)
+    if not isinstance(entries, list) or not 1 <= len(entries) <= _MAX_WORDS:
         raise UsageError(
             f"{file}: expected a list of 1 to {_MAX_WORDS} maps with node, device and stage"
         )
     devices: dict[str, int] = {}
     stages: dict[str, int] = {}
-    for number, entry in enumerate(found):
+    for number, entry in enumerate(entries):
         node: Any = entry.get("node") if isinstance(entry, dict) else None
         fits = (
             isinstance(node, str) and set(entry) <= {"node", "device", "stage"} and len(entry) > 1
@@ -182,13 +182,13 @@ def _read(file: Path) -> Any:
             raise UsageError(f"{file}: expected at most {_MAX_BYTES} bytes of options")
         if substitute := recognize_substitute(text[:HEAD_BYTES]):
             raise UsageError(f"{file}: expected YAML, found {substitute}")
-        found = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(escape(str(error)).split())
         raise UsageError(f"{file} is not valid YAML: {reason}") from error
-    return found
+    return content
 
 
 def _words(file: Path, option: str, value: Any) -> list[str]:
@@ -197,9 +197,9 @@ def _words(file: Path, option: str, value: Any) -> list[str]:
     if value is True:
         return [option]
     if isinstance(value, dict):
-        value = [f"{key}={each}" for key, each in _items(file, option, value)]
+        value = [f"{key}={item}" for key, item in _items(file, option, value)]
     values = value if isinstance(value, list) else [value]
-    if len(values) > _MAX_WORDS or not all(isinstance(each, _Scalar) for each in values):
+    if len(values) > _MAX_WORDS or not all(isinstance(item, _Scalar) for item in values):
         raise UsageError(
             f"{file}: {option}: expected a value, or a list of values, found another structure"
         )
@@ -207,7 +207,7 @@ def _words(file: Path, option: str, value: Any) -> list[str]:
 
 
 def _items(file: Path, option: str, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    for key, each in value.items():
-        if not isinstance(each, _Scalar):
+    for key, item in value.items():
+        if not isinstance(item, _Scalar):
             raise UsageError(f"{file}: {option}: {key!r}: expected one value")
-        yield key, each
+        yield key, item

@@ -189,15 +189,17 @@ class Converter:
         ):
             steps = _Steps([show, on_step] if on_step else [show])
             converted = PassManager(before).run(own, steps.tell)
-            narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
-            whole = _end(deepcopy(converted)) if narrows else None
-            made = _end(PassManager(after).run(converted, steps.tell))
+            narrows = beside and any(
+                graph_pass.info.stage is Stage.PRECISION for graph_pass in after
+            )
+            float_model = _end(deepcopy(converted)) if narrows else None
+            result = _end(PassManager(after).run(converted, steps.tell))
         if self.options.quantize:
             # Imported here: few models are quantized.
             from poprt.quantizer.quantizer import Notes
 
-            Notes.leave(made, self.options.fp8_params, self.options.fp8_skip_op_names)
-        return made, whole
+            Notes.leave(result, self.options.fp8_params, self.options.fp8_skip_op_names)
+        return result, float_model
 
 
 def _begin(
@@ -229,12 +231,15 @@ class _Steps:
     """Reports each of the five steps to the listeners when its first pass runs."""
 
     listeners: Sequence[OnStep]
-    told: int = 0
+    num_reported: int = 0
 
     def tell(self, name: str) -> None:
         """Report the step of the pass that is about to run, unless it is reported already."""
         stage = find_pass(name).info.stage
-        while self.told < len(pipeline.STEPS) and stage >= pipeline.STEPS[self.told][0]:
+        while (
+            self.num_reported < len(pipeline.STEPS)
+            and stage >= pipeline.STEPS[self.num_reported][0]
+        ):
             for listener in self.listeners:
-                listener(pipeline.STEPS[self.told][1])
-            self.told += 1
+                listener(pipeline.STEPS[self.num_reported][1])
+            self.num_reported += 1

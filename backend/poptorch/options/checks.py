@@ -61,11 +61,11 @@ def _log(name: str, value: Any) -> None:
         case bool():
             logger.debug("poptorch.Options set %s to value %s", name, str(value).lower())
         case Mapping():
-            for key, each in value.items():
-                logger.debug("poptorch.Options set %s[%s] to %s", name, key, each)
+            for key, item in value.items():
+                logger.debug("poptorch.Options set %s[%s] to %s", name, key, item)
         case int() | float() | str():
             shown = int(value) if isinstance(value, int) else value
             logger.debug("poptorch.Options set %s to value %s", name, shown)
         case _:
-            for each in value:
-                logger.debug("poptorch.Options added %s to %s", each, name)
+            for item in value:
+                logger.debug("poptorch.Options added %s to %s", item, name)

@@ -82,8 +82,8 @@ class _Reader:
                 function = self.read(func)
                 if not callable(function):
                     raise _UnreadableError(f"{ast.unparse(func)} cannot be called")
-                named = {key.arg or "": self.read(key.value) for key in keywords}
-                return function(*(self.read(argument) for argument in args), **named)
+                keyword_values = {key.arg or "": self.read(key.value) for key in keywords}
+                return function(*(self.read(argument) for argument in args), **keyword_values)
             case ast.Name("options"):
                 return self._options
             case ast.Attribute(ast.Name("poptorch"), name):

@@ -487,11 +487,11 @@ class Options(PopartGroup):
     def toDict(self) -> dict[str, Any]:
         """Return all options by name, those of the parts and PopART's too."""
         assert not self.defaultOutputMode(), "An output mode must be picked before serialisation"
-        made = {**self._execution_strategy.backend_options(), **self._popart_options.options}
-        made.update(self._values)
+        values = {**self._execution_strategy.backend_options(), **self._popart_options.options}
+        values.update(self._values)
         for part in (self._training, self._distributed, self._tensor_locations):
-            made.update(part.toDict())
-        return {name: value for name, value in made.items() if value is not None}
+            values.update(part.toDict())
+        return {name: value for name, value in values.items() if value is not None}
 
     def clone(self) -> Any:
         """Return a copy that can be changed."""

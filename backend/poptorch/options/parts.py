@@ -86,9 +86,9 @@ class PopartOptions:
             raise AttributeError("Can't modify frozen Options")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PopartOptions:
-        made = PopartOptions()
-        made.options = copy.deepcopy(self.options, memo)
-        return made
+        copied = PopartOptions()
+        copied.options = copy.deepcopy(self.options, memo)
+        return copied
 
     def __repr__(self) -> str:
         return f"_PopartOptions({self.options})"

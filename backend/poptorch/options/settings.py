@@ -145,8 +145,8 @@ class OptionGroup(options.Settings):
         return dict(self._values)
 
     def _refuse(self, name: str) -> NoReturn:
-        known = () if name.startswith("_") else (*dir(type(self)), *self._values)
-        self.WORDING.refuse(name, known)
+        names = () if name.startswith("_") else (*dir(type(self)), *self._values)
+        self.WORDING.refuse(name, names)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -160,13 +160,13 @@ class OptionGroup(options.Settings):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy that can be changed."""
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__.update(
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(
             {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
         )
-        made.__dict__["_frozen"] = False
-        return made
+        copied.__dict__["_frozen"] = False
+        return copied
 
     # Two groups with the same values are two groups, as in the real module.
     __eq__ = object.__eq__

@@ -226,7 +226,7 @@ class _Packing:
     args: PackArgs
     sizes: Sizes
     view: GraphView
-    known: onnx.GraphProto
+    inferred: onnx.GraphProto
     names: NameScope
     labels: dict[str, Labels] = field(default_factory=dict)
     unpacked: set[str] = field(default_factory=set)
@@ -262,7 +262,7 @@ class _Packing:
         """Return the outputs of the head's nodes."""
         if not self.args.head_pattern:
             return frozenset()
-        match = PatternMatcher(self.args.head_pattern).next_pattern(self.known)
+        match = PatternMatcher(self.args.head_pattern).next_pattern(self.inferred)
         return frozenset(
             name for node_match in (match or {}).values() for name in node_match.node.output
         )
@@ -303,7 +303,7 @@ class _Packing:
 
     def _start_with_masks(self, graph: onnx.GraphProto) -> None:
         """Replace masks that number samples by masks of which tokens are present."""
-        masks = {name for name in find_mask_inputs(graph, self.known) if name in self.labels}
+        masks = {name for name in find_mask_inputs(graph, self.inferred) if name in self.labels}
         renames = {}
         for name in sorted(masks):
             shown = self.names.take(f"{name}/shown")
