@@ -127,7 +127,7 @@ bulk: .venv/bulk
 # Writes the results into the document, the plot, and the error figures of profiles.
 validation: .venv/dev
 	$(BIN)/python benchmarks/validation.py --docs docs/validation.md --plot benchmarks/data/validation.png \
-	    --errors backend/poprt/profiling/errors.json
+	    --errors backend/poprt/performance/errors.json
 
 # ONNX's backend test-suite; writes the results into the document.
 conformance: .venv/dev

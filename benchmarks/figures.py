@@ -25,8 +25,8 @@ from onnx import TensorProto
 from onnxgraph import graph_values, infer_shapes
 from poplar_triton.profile.source import OnnxSource
 from poprt.passes.precision.eight_bits import FloatToFp8, Fp8Params
+from poprt.performance.model_profile import find_batch_size
 from poprt.pipeline import estimate
-from poprt.profiling.model_profile import find_batch_size
 from published import DATA, converter_options, published_models
 from simipu.chip.target import TARGETS, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate

@@ -19,9 +19,9 @@ from typing import Any
 import memory_cases
 import numpy as np
 from figures import C600, Point, iter_points
-from poprt.profiling import kind_of
-from poprt.profiling.kinds import layer_shares
-from poprt.profiling.model_profile import CloseVerdicts
+from poprt.performance import kind_of
+from poprt.performance.kinds import layer_shares
+from poprt.performance.model_profile import CloseVerdicts
 from report import make_document, make_markdown
 from rich.console import Console
 from rich.progress import track

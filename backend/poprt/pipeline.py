@@ -108,7 +108,7 @@ class PreparationOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweringOptions:
+class PlacementOptions:
     """Target of a placed graph, and the options of the estimate."""
 
     target: Target
@@ -171,7 +171,7 @@ def preparation(options: PreparationOptions) -> list[Pass]:
     return _make(PREPARATION, options)
 
 
-def lowering(options: LoweringOptions) -> list[Pass]:
+def lowering(options: PlacementOptions) -> list[Pass]:
     """Return the passes that place a graph, in order."""
     return _make(_find_on(LOWERING, options), options)
 
@@ -186,7 +186,7 @@ def place(
 
     Shapes are declared, and large weights have no data: the placed graph is not computed.
     """
-    return PassManager(lowering(LoweringOptions(target, options, calibration))).run(
+    return PassManager(lowering(PlacementOptions(target, options, calibration))).run(
         infer_shapes(model)
     )
 
@@ -209,12 +209,12 @@ def estimate(
     return cost.estimate(placed, target, options, batch_size, calibration)
 
 
-def _find_on(order: Sequence[str], options: ConverterOptions | LoweringOptions) -> list[str]:
+def _find_on(order: Sequence[str], options: ConverterOptions | PlacementOptions) -> list[str]:
     return [name for name in order if find_pass(name).info.is_on(options)]
 
 
 def _make(
-    names: Sequence[str], options: ConverterOptions | PreparationOptions | LoweringOptions
+    names: Sequence[str], options: ConverterOptions | PreparationOptions | PlacementOptions
 ) -> list[Pass]:
     passes = []
     for name in names:

@@ -48,7 +48,7 @@ from poptorch.execution.executor import PoplarExecutor
 from poptorch.execution.files import FileContents, inspect_file
 from poptorch.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch.operators import published_ops as _published_ops  # noqa: F401 # registers its bodies
-from poptorch.operators.custom_ops import custom_op, register_op_body
+from poptorch.operators.custom_ops import custom_op, register_custom_op_body
 from poptorch.operators.multi_conv import MultiConv
 from poptorch.operators.overlap import set_overlap_for_input, set_overlap_for_output
 from poptorch.operators.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
@@ -148,7 +148,7 @@ __all__ = [
     "registerCustomArgParser",
     "registerPostCompileHook",
     "registerPreCompileHook",
-    "register_op_body",
+    "register_custom_op_body",
     "removeBlocks",
     "serializedMatMul",
     "setLogLevel",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from simipu.cost import Estimate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "data"))
@@ -73,7 +73,7 @@ class Network:
             )
             self._profilers[batch, precision, newer] = profiler
             self._found[key] = profiler.profile(
-                Settings(precision=precision, options=options)
+                ProfileSettings(precision=precision, options=options)
             ).estimate
         return self._found[key]
 

@@ -56,7 +56,7 @@ def add_bodies() -> None:
         "ThreeReduceOp": reduce_all,
     }
     for name, body in bodies.items():
-        poptorch.register_op_body(name, DOMAIN)(body)
+        poptorch.register_custom_op_body(name, DOMAIN)(body)
 
 
 def build_library(folder: Path) -> None:

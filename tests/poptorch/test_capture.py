@@ -13,7 +13,7 @@ from poptorch import arguments, ops  # noqa: E402
 from poptorch.capture import control  # noqa: E402
 from poptorch.capture.capture import Captured, capture  # noqa: E402
 from poptorch.errors import Error  # noqa: E402
-from poptorch.operators.custom_ops import custom_op, register_op_body  # noqa: E402
+from poptorch.operators.custom_ops import custom_op, register_custom_op_body  # noqa: E402
 from poptorch.operators.tracing import isRunningOnIpu  # noqa: E402
 from poptorch.translations import graph_text  # noqa: E402
 from poptorch.translations.aten import narrow  # noqa: E402
@@ -281,10 +281,10 @@ def test_points_are_sampled_and_found():
 
 def test_a_custom_operator_needs_a_definition():
     x = torch.ones(2)
-    with pytest.raises(Error, match="register_op_body"):
+    with pytest.raises(Error, match="register_custom_op_body"):
         custom_op([x], "Unknown", "my.ops", 1, [x])
 
-    @register_op_body("Cube", "my.ops")
+    @register_custom_op_body("Cube", "my.ops")
     def cube(x, scale):
         return scale * x**3
 

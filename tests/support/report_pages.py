@@ -10,8 +10,8 @@ import onnx
 from browser import Browser
 from onnx import TensorProto, helper
 from poplar_triton.profile.report import Content, make_report
-from poplar_triton.profile.source import Estimator, Settings, open_source
-from poprt.profiling import tiles_of
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
+from poprt.performance import tiles_of
 from sample_models import make_model
 
 HOSTILE = (
@@ -38,7 +38,7 @@ def make_tile_page(
     """Return the page of a model's profile, without advice, and the document of its tiles."""
     onnx.save(model, folder / "model.onnx")
     profile = Estimator(open_source(folder / "model.onnx")).profile(
-        Settings("c600", 4, "fp16", **settings)
+        ProfileSettings("c600", 4, "fp16", **settings)
     )
     tiles = tiles_of(profile).as_json()
     page = folder / "report.html"

@@ -20,7 +20,7 @@ from poprt.compile import (
     summarize_executable,
     write_profiles,
 )
-from poprt.profiling import tiles_of
+from poprt.performance import tiles_of
 from simipu import CompileError
 
 from popart.errors import popart_runtime_error

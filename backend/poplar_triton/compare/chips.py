@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from poprt.cli import read_chip
-from poprt.profiling import Profile, describe_error
+from poprt.performance import Profile, describe_error
 from simipu import CompileError, find_target
 
 from popef._tools.arguments import whole_number
 from poplar_triton.compare.systems import MODELLED, Point, System
-from poplar_triton.profile.source import Estimator, Settings
+from poplar_triton.profile.source import Estimator, ProfileSettings
 
 DEFAULT_CHIPS = ("c600", "mk2", "bow", "4xmk2", "4xbow")
 """One IPU of each chip, and the machines with four of them."""
@@ -60,7 +60,7 @@ class ChipModel:
 
     estimator: Estimator
     systems: Sequence[Chips]
-    settings: Settings
+    settings: ProfileSettings
     _points: dict[str, list[Point]] = field(default_factory=dict)
     _needs: dict[str, str] = field(default_factory=dict)
     """What the first batch size that does not fit would need, by the name of the system."""
@@ -115,7 +115,7 @@ class ChipModel:
             )
         )
 
-    def _fit(self, chips: Chips, settings: Settings) -> tuple[Profile, str]:
+    def _fit(self, chips: Chips, settings: ProfileSettings) -> tuple[Profile, str]:
         """Return the profile with the most copies of the model that fit, or else with one."""
         for stages in _list_divisors(chips.num_ipus):
             copies = chips.num_ipus // stages

@@ -23,7 +23,13 @@ from poplar_triton.compare.output import make_report, print_systems
 from poplar_triton.compare.systems import MEASURED, System, SystemComparison
 from poplar_triton.profile.bulk import usable_cores
 from poplar_triton.profile.command import add_input_shape
-from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source, quietly
+from poplar_triton.profile.source import (
+    Estimator,
+    OnnxSource,
+    ProfileSettings,
+    open_source,
+    quietly,
+)
 
 EXAMPLES = (
     "poplar-triton compare model.onnx --precision fp16",
@@ -103,7 +109,7 @@ def _compare(options: argparse.Namespace) -> SystemComparison:
         show_progress("read model", num_steps) as on_step,
     ):
         estimator = Estimator(source, on_step)
-        settings = Settings(precision=options.precision)
+        settings = ProfileSettings(precision=options.precision)
         chips = ChipModel(estimator, options.systems, settings)
         feeds = Feeds(Path(scratch), onnx_source.input_types if onnx_source else {})
         for size in _iter_sizes(chips, options.batch_sizes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from poprt.profiling import add_row, describe_seconds, make_table
+from poprt.performance import add_row, describe_seconds, make_table
 from poprt.terminal import cell
 from rich.console import Console
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from poprt.profiling import add_row, describe_seconds, make_table
+from poprt.performance import add_row, describe_seconds, make_table
 from poprt.terminal import cell
 from rich.console import Console
 

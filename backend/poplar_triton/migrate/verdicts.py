@@ -17,7 +17,7 @@ from onnxgraph import GraphError, rename, write_with_data
 from poprt import CompilerOptions
 from poprt.compile import cost_options
 from poprt.frontend import read_model
-from poprt.profiling import make_profile
+from poprt.performance import make_profile
 from simipu import CompileError, SimIpuError, read_static
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState

@@ -35,7 +35,7 @@ from popef._tools.stalls import PROC
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.journal import CaseResult, open_journal
-from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source
+from poplar_triton.profile.source import Estimator, OnnxSource, ProfileSettings, open_source
 
 END_SECONDS = 5.0
 """Time that child processes have to exit after the request to end."""
@@ -234,7 +234,7 @@ _LOOK_SECONDS = 1.0
 """Time between two looks at the clock."""
 
 
-def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
+def run(options: argparse.Namespace, points: Sequence[ProfileSettings]) -> int:
     """Profile into the table --output. Return 0 when each case has a row, whatever it says."""
     tasks = make_tasks(
         find_models(options.model), points, dict(options.input_shape), options.shard or Shard()

@@ -17,7 +17,7 @@ from typing import Any
 from popef._tools.text import escape
 from popef._tools.version import __version__
 from poplar_triton.errors import CommandError
-from poplar_triton.profile.source import Settings
+from poplar_triton.profile.source import ProfileSettings
 from poplar_triton.recipes import sha256
 
 _SUFFIXES = (".onnx", ".popef")
@@ -30,7 +30,7 @@ class Case:
     model: Path
     digest: str
     """SHA-256 of the model's file; "" if it cannot be read."""
-    settings: Settings
+    settings: ProfileSettings
     input_shape: Mapping[str, Sequence[int]]
 
     @property
@@ -92,7 +92,7 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
 
 def make_tasks(
     models: Iterable[Path],
-    points: Sequence[Settings],
+    points: Sequence[ProfileSettings],
     input_shape: Mapping[str, Sequence[int]],
     shard: Shard,
 ) -> list[Task]:

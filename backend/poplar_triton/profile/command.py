@@ -29,7 +29,7 @@ from poprt.cli import (
     read_shape,
     supervised,
 )
-from poprt.profiling import Profile, print_profile, print_tile_mapping, tiles_of
+from poprt.performance import Profile, print_profile, print_tile_mapping, tiles_of
 from poprt.terminal import make_console, show_progress
 from simipu import known_chips
 
@@ -49,7 +49,7 @@ from poplar_triton.profile.search import (
     Suggestion,
     default_limit,
 )
-from poplar_triton.profile.source import Estimator, Settings, open_source, quietly
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source, quietly
 from poplar_triton.profile.space import GOALS, THROUGHPUT
 from poplar_triton.profile.suggest import (
     BATCH_SIZES,
@@ -286,7 +286,7 @@ def _count_points(options: argparse.Namespace, num_points: int) -> int:
 def _try_further(
     options: argparse.Namespace,
     estimator: Estimator,
-    points: Sequence[Settings],
+    points: Sequence[ProfileSettings],
     profiles: Sequence[Profile],
 ) -> tuple[Advice | None, Batches]:
     """Profile the changes of --suggest and the report's batch sizes: those of the sweep if it has
@@ -314,7 +314,7 @@ def _try_further(
 
 def _profile_batches(
     attempts: Attempts,
-    point: Settings,
+    point: ProfileSettings,
     profiles: Sequence[Profile],
     suggestions: Sequence[Suggestion],
 ) -> Batches:
@@ -327,7 +327,9 @@ def _profile_batches(
     return batches
 
 
-def _write_command(options: argparse.Namespace, point: Settings, suggestion: Suggestion) -> str:
+def _write_command(
+    options: argparse.Namespace, point: ProfileSettings, suggestion: Suggestion
+) -> str:
     """Return the command line that profiles a suggestion for `point`, the first of the sweep."""
     parser: Parser = options.parser
     swept = [f"--{name}={getattr(point, name)}" for name, _ in options.sweep]
@@ -343,7 +345,7 @@ def _write_command(options: argparse.Namespace, point: Settings, suggestion: Sug
 def _profile_other(
     options: argparse.Namespace,
     estimator: Estimator,
-    point: Settings,
+    point: ProfileSettings,
     on_step: Callable[[str], None],
 ) -> Profile | None:
     """Profile what --compare names: the same model under other settings, or another model under the
@@ -356,7 +358,7 @@ def _profile_other(
     return estimator.profile(_change(point, options))
 
 
-def _change(point: Settings, options: argparse.Namespace) -> Settings:
+def _change(point: ProfileSettings, options: argparse.Namespace) -> ProfileSettings:
     """Return the point with the settings that --compare names, each read as the option of that
     name.
 
@@ -420,11 +422,13 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def _points(options: argparse.Namespace) -> list[Settings]:
+def _points(options: argparse.Namespace) -> list[ProfileSettings]:
     """Return the requested settings and their combinations with those of --sweep."""
     changed = read_compiler_fields(_COST.values(), options)
     converter = _converter_arguments(options)
-    base = Settings(options.target, options.batch_size, options.precision, changed, converter)
+    base = ProfileSettings(
+        options.target, options.batch_size, options.precision, changed, converter
+    )
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
         raise UsageError(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from poprt.profiling import Profile, add_row, describe_seconds, describe_subject, make_table
+from poprt.performance import Profile, add_row, describe_seconds, describe_subject, make_table
 from poprt.terminal import cell
 from rich.console import Console
 

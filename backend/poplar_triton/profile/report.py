@@ -20,7 +20,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from poprt.profiling import (
+from poprt.performance import (
     Profile,
     describe_error,
     describe_macs,
@@ -77,7 +77,7 @@ class Content:
     other: Profile | None = None
     """Profile to compare with."""
     tiles: Mapping[str, Any] | None = None
-    """Tiles of the profile: the document of `poprt.profiling.tiles_of`."""
+    """Tiles of the profile: the document of `poprt.performance.tiles_of`."""
 
 
 def make_report(content: Content) -> str:
@@ -295,7 +295,7 @@ def encode_tiles(document: Mapping[str, Any]) -> str:
     that can be shown.
 
     Args:
-        document: document of `poprt.profiling.tiles_of`.
+        document: document of `poprt.performance.tiles_of`.
 
     Returns:
         At most `_MAX_TILES_BYTES` characters; `-` if the document would need more.

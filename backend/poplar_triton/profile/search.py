@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from poprt.profiling import Profile
+from poprt.performance import Profile
 from simipu import CompileError
 
-from poplar_triton.profile.source import Estimator, Settings
+from poplar_triton.profile.source import Estimator, ProfileSettings
 from poplar_triton.profile.space import (
     FIT,
     LATENCY,
@@ -44,7 +44,7 @@ Figures: TypeAlias = tuple[float, float, float]
 _PRIORITIES = {LATENCY: (0, 1, 2), THROUGHPUT: (1, 0, 2), MEMORY: (2, 1, 0)}
 """Places of the figures by which combinations are ranked, by goal."""
 
-_Attempt: TypeAlias = tuple[Settings, Profile | CompileError]
+_Attempt: TypeAlias = tuple[ProfileSettings, Profile | CompileError]
 
 
 def default_limit(base: Profile) -> int:
@@ -65,11 +65,11 @@ class Attempts:
         self.num_left = limit
         self._made: list[_Attempt] = list(known)
 
-    def can_try(self, settings: Settings) -> bool:
+    def can_try(self, settings: ProfileSettings) -> bool:
         """Return whether the limit allows for `settings`, which it does if they are known."""
         return self.num_left > 0 or any(made == settings for made, _ in self._made)
 
-    def profile(self, settings: Settings) -> Profile:
+    def profile(self, settings: ProfileSettings) -> Profile:
         """Return the profile under `settings`. Raises CompileError if the model cannot have
         them."""
         found = next((profile for made, profile in self._made if made == settings), None)
@@ -92,7 +92,7 @@ class Suggestion:
     combination: Combination
     words: Sequence[str]
     """Words of the command line that make the change; none for the command's own settings."""
-    settings: Settings
+    settings: ProfileSettings
     profile: Profile
     latency_ratio: float
     """Ratio to the latency without the change; all ratios are relative to that."""
@@ -137,7 +137,7 @@ class Suggestion:
 
 
 @dataclass(order=True, slots=True)
-class _Candidate:
+class _Prediction:
     """Combination to try, ordered by its predicted figures, most promising first."""
 
     key: tuple[float, ...]
@@ -156,7 +156,7 @@ class Search:
     def __init__(
         self,
         attempts: Attempts,
-        settings: Settings,
+        settings: ProfileSettings,
         base: Profile,
         wish: str = THROUGHPUT,
         max_ipus: int | None = None,
@@ -171,7 +171,7 @@ class Search:
         self._faults: dict[Combination, str] = {}
         """Why the model cannot have a combination."""
         self._effects: dict[Choice, Figures] = {}
-        self._queues: tuple[list[_Candidate], list[_Candidate]] = ([], [])
+        self._queues: tuple[list[_Prediction], list[_Prediction]] = ([], [])
         """Candidates of all kinds, and those that keep the results."""
         self._num_predicted = 0
 
@@ -348,11 +348,11 @@ class Search:
         estimate = self.base.profile.estimate
         fits = ratios[2] * estimate.peak_tile_bytes <= estimate.target.bytes_per_tile
         self._num_predicted += 1
-        candidate = _Candidate(self._rank(fits, ratios), self._num_predicted, combination)
+        candidate = _Prediction(self._rank(fits, ratios), self._num_predicted, combination)
         for queue in self._queues[: 1 + is_exact(combination)]:
             heapq.heappush(queue, candidate)
 
-    def _take(self, turn: int) -> _Candidate | None:
+    def _take(self, turn: int) -> _Prediction | None:
         """Return the most promising candidate of the queue whose turn it is, else of the other one;
         None if both are empty."""
         for queue in (self._queues[turn], self._queues[1 - turn]):

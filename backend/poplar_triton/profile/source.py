@@ -22,7 +22,7 @@ from poprt import CompilerOptions, Converter
 from poprt.compile import cost_options
 from poprt.frontend import OnnxFrontend, check_standard, describe_invalid
 from poprt.passes import check_names, get_pass
-from poprt.profiling import Profile, find_precision, make_profile
+from poprt.performance import Profile, find_precision, make_profile
 from poprt.triton import read_config
 from simipu import (
     DEFAULT_CHIP,
@@ -287,7 +287,7 @@ def _popef_name(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ProfileSettings:
     """Requested settings; None means the source's own."""
 
     target: str | None = None
@@ -323,7 +323,7 @@ class Estimator:
         self._on_step = on_step
         self._converted: dict[tuple[int | None, str, str], onnx.ModelProto] = {}
 
-    def profile(self, settings: Settings) -> Profile:
+    def profile(self, settings: ProfileSettings) -> Profile:
         """Estimate what the model of the source costs under `settings`. Raises CompileError naming
         what cannot be compiled, and why."""
         target = find_target(settings.target or self.source.target)
@@ -340,7 +340,7 @@ class Estimator:
             self.source.name, precision, model, target, options, settings.batch_size
         )
 
-    def convert(self, settings: Settings) -> onnx.ModelProto:
+    def convert(self, settings: ProfileSettings) -> onnx.ModelProto:
         """Return the static graph of these settings, kept for further settings that share it.
         Raises CompileError like `profile`."""
         precision = settings.precision or self.source.precision

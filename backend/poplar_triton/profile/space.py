@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from poprt.profiling import TRANSFORMERS, Profile, kind_of
+from poprt.performance import TRANSFORMERS, Profile, kind_of
 
-from poplar_triton.profile.source import Settings
+from poplar_triton.profile.source import ProfileSettings
 
 LATENCY, THROUGHPUT, MEMORY = "latency", "throughput", "memory"
 GOALS = (LATENCY, THROUGHPUT, MEMORY)
@@ -44,7 +44,7 @@ def is_exact(combination: Combination) -> bool:
 class Space:
     """Options to try for one model, by axis; the values of an axis do not include its own."""
 
-    settings: Settings
+    settings: ProfileSettings
     """Settings of the command."""
     axes: Mapping[str, Sequence[Any]]
     """Axes that keep the converted graph come first, because they cost no conversion."""
@@ -60,7 +60,7 @@ class Space:
         chosen = {**dict(combination), choice[0]: choice[1]}
         return tuple((axis, chosen[axis]) for axis in self.axes if axis in chosen)
 
-    def make_settings(self, combination: Combination) -> Settings:
+    def make_settings(self, combination: Combination) -> ProfileSettings:
         """Return the command's settings with those of a combination."""
         options, converter = dict(self.settings.options), dict(self.settings.converter)
         changed: dict[str, Any] = {}
@@ -94,7 +94,9 @@ class Space:
         return [*own, *(axis for axis, _ in combination if axis in _PASSES)]
 
 
-def make_space(settings: Settings, base: Profile, goal: str, max_ipus: int | None = None) -> Space:
+def make_space(
+    settings: ProfileSettings, base: Profile, goal: str, max_ipus: int | None = None
+) -> Space:
     """Return the options to try for the model of `base`.
 
     Args:
@@ -129,7 +131,7 @@ def make_space(settings: Settings, base: Profile, goal: str, max_ipus: int | Non
     return Space(settings, {axis: values for axis, values in tried.items() if values})
 
 
-def _list_passes(settings: Settings, base: Profile) -> list[str]:
+def _list_passes(settings: ProfileSettings, base: Profile) -> list[str]:
     used_passes = settings.converter.get("used_passes", ())
     is_transformer = kind_of(base.estimate) in TRANSFORMERS
     return [name for name in _PASSES if is_transformer and name not in used_passes]

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from poprt.profiling import Profile, add_row, describe_seconds, make_table
+from poprt.performance import Profile, add_row, describe_seconds, make_table
 from poprt.terminal import cell
 from rich.console import Console
 from simipu import CompileError
 
 from popef._tools.console import print_line
 from poplar_triton.profile.search import Attempts, Search, Suggestion
-from poplar_triton.profile.source import Settings
+from poplar_triton.profile.source import ProfileSettings
 from poplar_triton.profile.space import FIT, GOALS, LATENCY, MEMORY, THROUGHPUT
 
 _TITLES = {
@@ -247,7 +247,7 @@ def list_changes(search: Search) -> list[Suggestion]:
 
 def profile_batches(
     attempts: Attempts,
-    settings: Settings,
+    settings: ProfileSettings,
     suggestions: Iterable[Suggestion],
     sizes: Iterable[int],
 ) -> Batches:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from poprt.profiling import Profile, tiles_of
+from poprt.performance import Profile, tiles_of
 
 ROWS = {"sync": 1, "exchange": 2, "compute": 3}
 """Phases of a superstep in their order, with the thread ids of their rows."""

@@ -59,7 +59,7 @@ class Overflow:
     largest: float
 
 
-class Watch:
+class OverflowWatch:
     """An output added to a lowered graph, in place: the largest magnitudes of all results before
     they are rounded.
 
@@ -293,10 +293,12 @@ def _compute(
     num_batches = len(batches)
     batches = [*batches, *([loud] if loud else [])]
     ours = list(half.run(batches)) if half.numerics != floats else []
-    watches: list[Watch] = []
+    watches: list[OverflowWatch] = []
     watching = Side(half.model, half.weights, floats)
     try:
-        results = list(watching.run(batches, change=lambda graph: watches.append(Watch(graph))))
+        results = list(
+            watching.run(batches, change=lambda graph: watches.append(OverflowWatch(graph)))
+        )
     except LoadTimeoutError as error:
         _log.warning("overflow in half precision is unknown: with every result watched, %s", error)
         return (), ours or list(half.run(batches))

@@ -56,7 +56,7 @@ def explain(
     )
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types, or the model in fp32"
-    search = Search(whole, batches[: len(outputs)], outputs, [worst], renarrow)
+    search = FloatSearch(whole, batches[: len(outputs)], outputs, [worst], renarrow)
     # The options of these conversions are not the user's.
     with quieted("poprt"):
         types = search.run(divergences)
@@ -64,7 +64,7 @@ def explain(
 
 
 @dataclass(slots=True)
-class Search:
+class FloatSearch:
     """Choices of operators that were tried, and how far their outputs are off.
 
     `outputs` are those of `whole` for each of `batches`. Choices are tried on the batches of the

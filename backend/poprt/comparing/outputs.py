@@ -22,7 +22,7 @@ _COUNTS = ("labels", "agreeing", "misled", "lost")
 
 
 @dataclass(slots=True)
-class _Output:
+class _OutputSums:
     """Sums over all runs of one output."""
 
     largest: float = 0.0
@@ -94,7 +94,7 @@ class Comparer:
 
     names: Sequence[str]
     classes: frozenset[str]
-    outputs: dict[str, _Output] = field(default_factory=dict)
+    outputs: dict[str, _OutputSums] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Comparer:
@@ -109,7 +109,7 @@ class Comparer:
         """
         worst = 0.0
         for name, ours, theirs in zip(self.names, half, whole, strict=True):
-            run = _Output()
+            run = _OutputSums()
             if theirs.dtype.kind == "f":
                 is_label = name in self.classes or _are_shares(theirs)
                 _compare_floats(
@@ -119,7 +119,7 @@ class Comparer:
                 run.labels, run.agreeing = theirs.size, int((ours == theirs).sum())
                 run.misled = run.labels - run.agreeing
             worst = max(worst, run.relative, float(bool(run.lost or run.misled)))
-            self._merge(self.outputs.setdefault(name, _Output()), run)
+            self._merge(self.outputs.setdefault(name, _OutputSums()), run)
         return worst
 
     def result(self, drawn: str | None) -> Comparison:
@@ -130,13 +130,13 @@ class Comparer:
         return Comparison(outputs[worst].relative, worst, drawn=drawn, **counts)
 
     @staticmethod
-    def _merge(total: _Output, run: _Output) -> None:
+    def _merge(total: _OutputSums, run: _OutputSums) -> None:
         total.largest, total.error = max(total.largest, run.largest), max(total.error, run.error)
         for kind in _COUNTS:
             setattr(total, kind, getattr(total, kind) + getattr(run, kind))
 
 
-def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool) -> None:
+def _compare_floats(run: _OutputSums, ours: Array, theirs: Array, *, is_label: bool) -> None:
     known = np.isfinite(theirs)
     lost = known & ~np.isfinite(ours)
     run.lost = int(lost.sum())

@@ -35,12 +35,12 @@ from poprt.compile.engine_options import (
 )
 from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
 from poprt.compile.model_fusion import check_fusion, is_fused, split_models
-from poprt.compile.steps import STEPS, Compilation, Part, cost_options, prepare
+from poprt.compile.steps import STEPS, Compilation, Member, cost_options, prepare
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes.precision.floats import is_half
-from poprt.profiling.model_profile import Profile, make_profile
-from poprt.profiling.table import print_profile
+from poprt.performance.model_profile import Profile, make_profile
+from poprt.performance.table import print_profile
 from poprt.rewrite.explanations import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
@@ -197,11 +197,11 @@ def compile_unreported(
     if cache is not None and (cached := cache.find()) is not None:
         cached.appendOpaqueBlobs(options.opaque_blobs)
         return cached
-    parts = _split_parts(light, outputs, options, float_model)
+    members = _split_members(light, outputs, options, float_model)
     compilation = Compilation(
-        options, outputs, batch_axis, calibration_data, weights, parts, is_fused(loaded)
+        options, outputs, batch_axis, calibration_data, weights, members, is_fused(loaded)
     )
-    with holding_few_pages(), remember_inferences(), _progress(options, len(parts)) as on_step:
+    with holding_few_pages(), remember_inferences(), _progress(options, len(members)) as on_step:
         prepare(compilation, on_step)
         for title, step in STEPS.items():
             on_step(title)
@@ -211,19 +211,19 @@ def compile_unreported(
     return compilation.executable
 
 
-def _split_parts(
+def _split_members(
     model: onnx.ModelProto,
     outputs: Collection[str] | None,
     options: CompilerOptions,
     float_model: onnx.ModelProto | None,
-) -> list[Part]:
+) -> list[Member]:
     """Return the models of a fused one, each with its own in float, or the model alone."""
     models = split_models(model)
     check_fusion(models, outputs, options)
     if not models:
-        return [Part(model, float_model)]
+        return [Member(model, float_model)]
     floats = [None] * len(models) if float_model is None else split_models(float_model)
-    return list(map(Part, models, floats))
+    return list(map(Member, models, floats))
 
 
 def profile_executable(

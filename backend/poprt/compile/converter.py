@@ -187,7 +187,7 @@ class Converter:
             remember_inferences(),
             _begin(model, passes) as own,
         ):
-            steps = _Steps([show, on_step] if on_step else [show])
+            steps = _StepReporter([show, on_step] if on_step else [show])
             converted = PassManager(before).run(own, steps.tell)
             narrows = beside and any(
                 graph_pass.info.stage is Stage.PRECISION for graph_pass in after
@@ -227,7 +227,7 @@ def _end(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @dataclass(slots=True)
-class _Steps:
+class _StepReporter:
     """Reports each of the five steps to the listeners when its first pass runs."""
 
     listeners: Sequence[OnStep]

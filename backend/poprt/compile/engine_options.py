@@ -12,8 +12,8 @@ from simipu import CompileError
 
 from popef._tools.variables import ENGINE_OPTIONS, read_options
 from poprt.options import CompilerOptions
-from poprt.profiling.model_profile import Profile
-from poprt.profiling.tiles import tiles_of
+from poprt.performance.model_profile import Profile
+from poprt.performance.tiles import tiles_of
 
 DEFAULT_NAME = "inference"
 """Folder of a profile: PopART's default for the name of a session."""

@@ -1,6 +1,6 @@
 """The steps of a compilation, in their order, over one value.
 
-Each step completes `Compilation` and calls no other. A fused model has several parts, which go
+Each step completes `Compilation` and calls no other. A fused model has several members, which go
 through the first steps side by side and become one executable.
 """
 
@@ -54,7 +54,7 @@ _log = logging.getLogger("poprt")
 
 
 @dataclass(slots=True)
-class Part:
+class Member:
     """One model of a compilation; a fused model has several."""
 
     model: onnx.ModelProto
@@ -62,7 +62,7 @@ class Part:
     """Model in float for the calibration run; None means the model itself without rounding."""
     cost: Estimate = field(init=False)
     program: Program = field(init=False)
-    """MAIN program that computes this part alone."""
+    """MAIN program that computes this member alone."""
     weights: Mapping[str, Array] = field(init=False)
     """Values of the initializers that the program's graph holds without data."""
     findings: Findings = field(init=False)
@@ -81,7 +81,7 @@ class Compilation:
     """Rows by input name; None means random inputs."""
     given: Mapping[str, Array]
     """Values of the initializers that the models hold without data."""
-    parts: Sequence[Part]
+    members: Sequence[Member]
     is_fused: bool
     target: Target = field(init=False)
     executable: Executable = field(init=False)
@@ -89,65 +89,65 @@ class Compilation:
     def __post_init__(self) -> None:
         self.target = self.options.target()
 
-    def data_of(self, part: Part) -> Mapping[str, Array] | None:
-        """Return the rows of the inputs of a part."""
+    def data_of(self, member: Member) -> Mapping[str, Array] | None:
+        """Return the rows of the inputs of a member."""
         if self.data is None or not self.is_fused:
             return self.data
-        inputs = {value.name for value in find_inputs(part.model.graph)}
+        inputs = {value.name for value in find_inputs(member.model.graph)}
         return {name: rows for name, rows in self.data.items() if name in inputs} or None
 
 
 def prepare(compilation: Compilation, on_pass: Callable[[str], None]) -> None:
-    """Run the passes of `pipeline.preparation` over each part."""
+    """Run the passes of `pipeline.preparation` over each member."""
     options = pipeline.PreparationOptions(
         compilation.outputs, compilation.options.only_ipu_operators
     )
     manager = PassManager(pipeline.preparation(options))
-    for part in compilation.parts:
-        part.model = manager.run(part.model, on_pass)
+    for member in compilation.members:
+        member.model = manager.run(member.model, on_pass)
 
 
 def estimate_costs(compilation: Compilation) -> None:
-    """Estimate each part; check the options against chip and graph, and the memory."""
+    """Estimate each member; check the options against chip and graph, and the memory."""
     options, target = compilation.options, compilation.target
     _check_io_tiles(options.num_io_tiles, target)
-    for part in compilation.parts:
-        part.cost = cost = pipeline.estimate(part.model, target, cost_options(options))
+    for member in compilation.members:
+        member.cost = cost = pipeline.estimate(member.model, target, cost_options(options))
         if options.enable_pipelining and options.batches_per_step % cost.num_stages:
             raise CompileError(
                 f"compiler option batches_per_step: expected a multiple of the {cost.num_stages} "
                 f"stages of the pipeline, found {options.batches_per_step}"
             )
-        if any(iter_printed(part.model.graph)):
+        if any(iter_printed(member.model.graph)):
             _log_mapping(cost)
-    costs = [part.cost for part in compilation.parts]
+    costs = [member.cost for member in compilation.members]
     check_memory(fuse_costs(costs) if compilation.is_fused else costs[0], options)
 
 
 def prove_rows(compilation: Compilation) -> None:
-    """Make the program of each part, of any number of rows if they are proven independent. Removes
+    """Make each member's program, of any number of rows if they are proven independent. Removes
     its IPUs and stages in place: only the estimate reads them."""
-    for part in compilation.parts:
-        strip_placement(part.model.graph)
-        _make_program(compilation, part)
-        if part.program.row_dependence:
+    for member in compilation.members:
+        strip_placement(member.model.graph)
+        _make_program(compilation, member)
+        if member.program.row_dependence:
             _log.info(
-                "the compiled batch is always computed whole: %s", part.program.row_dependence
+                "the compiled batch is always computed whole: %s", member.program.row_dependence
             )
 
 
 def compare_with_float(compilation: Compilation) -> None:
-    """Compare each part in half with the same in float."""
-    for part in compilation.parts:
-        part.findings = _calibrate(compilation, part)
+    """Compare each member in half with the same in float."""
+    for member in compilation.members:
+        member.findings = _calibrate(compilation, member)
 
 
 def build(compilation: Compilation) -> None:
     """Make the executable. Weights become constants, or the LOAD program streams them."""
-    options, parts = compilation.options, compilation.parts
-    programs = [part.program for part in parts]
+    options, members = compilation.options, compilation.members
+    programs = [member.program for member in members]
     main = fuse_programs(programs) if compilation.is_fused else programs[0]
-    weights = {name: value for part in parts for name, value in part.weights.items()}
+    weights = {name: value for member in members for name, value in member.weights.items()}
     streamed, constants = ({}, weights) if options.constant_weights else (weights, {})
     streams = tuple(
         Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)
@@ -162,7 +162,7 @@ def build(compilation: Compilation) -> None:
         numerics=options.numerics(),
     )
     # The warnings have those of a fused model; what reads them expects one comparison.
-    findings = Findings() if compilation.is_fused else parts[0].findings
+    findings = Findings() if compilation.is_fused else members[0].findings
     compilation.executable = Executable.of(
         executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
     )
@@ -185,9 +185,9 @@ def confirm(compilation: Compilation) -> None:
         difference.tensor,
         difference.op_type or "unknown",
     )
-    (part,) = compilation.parts  # the rows of a fused program are never independent
-    note_dependence(part.model, reason)
-    _make_program(compilation, part)
+    (member,) = compilation.members  # the rows of a fused program are never independent
+    note_dependence(member.model, reason)
+    _make_program(compilation, member)
     build(compilation)
     _dry_run(compilation)
 
@@ -216,20 +216,20 @@ def _check_io_tiles(num_io_tiles: int, target: Target) -> None:
         )
 
 
-def _make_program(compilation: Compilation, part: Part) -> None:
-    """Make the MAIN program of a part, and take the weights that it needs."""
-    streams, given = make_streams(part.model.graph), compilation.given
-    part.program, graph = make_main(
-        MAIN_PROGRAM, part.model, streams, part.cost, compilation.batch_axis, given
+def _make_program(compilation: Compilation, member: Member) -> None:
+    """Make the MAIN program of a member, and take the weights that it needs."""
+    streams, given = make_streams(member.model.graph), compilation.given
+    member.program, graph = make_main(
+        MAIN_PROGRAM, member.model, streams, member.cost, compilation.batch_axis, given
     )
     names = [tensor.name for tensor in graph.graph.initializer if tensor.name in given]
-    part.weights = {name: given[name] for name in names}
+    member.weights = {name: given[name] for name in names}
 
 
-def _calibrate(compilation: Compilation, part: Part) -> Findings:
-    half = Side(part.model, compilation.given, compilation.options.numerics().quiet())
+def _calibrate(compilation: Compilation, member: Member) -> Findings:
+    half = Side(member.model, compilation.given, compilation.options.numerics().quiet())
     outputs = None if compilation.is_fused else compilation.outputs
-    float_model = part.float_model
+    float_model = member.float_model
 
     def narrow(types: Collection[str]) -> Side:
         """Return the model in half with operators of those types kept in float."""
@@ -239,15 +239,15 @@ def _calibrate(compilation: Compilation, part: Part) -> Findings:
 
     whole = None if float_model is None else _split(float_model, outputs, None)
     can_narrow = whole is not None and all(
-        tensor.data_type not in QUARTERS for tensor in part.model.graph.initializer
+        tensor.data_type not in QUARTERS for tensor in member.model.graph.initializer
     )
     try:
         return calibrate(
             half,
             whole,
-            part.program.inputs,
-            part.program.batch_size,
-            compilation.data_of(part),
+            member.program.inputs,
+            member.program.batch_size,
+            compilation.data_of(member),
             narrow if can_narrow else None,
         )
     except LoadTimeoutError as error:

@@ -25,7 +25,7 @@ from onnxgraph import attribute
 from simipu.numerics import HALF_MAX, Convolution
 
 from popef._tools.arrays import Array
-from poprt.quantizer.search import Candidate
+from poprt.quantizer.search import ScaledFormat
 
 MAX_CHANNELS = 8192
 """Maximum number of channels of an output. The Hessian of more would take half a gigabyte; such
@@ -182,7 +182,7 @@ class Adjusted:
     rounded_loss: float
 
 
-def adjust(weight: Array, layout: Layout, candidate: Candidate, hessian: Hessian) -> Adjusted:
+def adjust(weight: Array, layout: Layout, candidate: ScaledFormat, hessian: Hessian) -> Adjusted:
     """Return the 8-bit weights of a format and scale whose answers are nearest to the original
     ones.
 
@@ -207,7 +207,7 @@ def _losses(matrix: Array, rounded: Array, sums: Array) -> Array:
     return np.asarray(((apart @ sums) * apart).sum(-1))
 
 
-def _round(values: Array, candidate: Candidate) -> Array:
+def _round(values: Array, candidate: ScaledFormat) -> Array:
     """Return the nearest 8-bit values that a half can hold."""
     within = np.clip(candidate.quantise(values), -HALF_MAX, HALF_MAX).astype(np.float16)
     return candidate.quantise(within).astype(np.float32)
@@ -230,7 +230,7 @@ def _factor(sums: Array) -> Array:
     return np.asarray(upper / np.einsum("gii->gi", upper)[:, None, :], np.float32)
 
 
-def _feed_back(matrix: Array, candidate: Candidate, factor: Array) -> Array:
+def _feed_back(matrix: Array, candidate: ScaledFormat, factor: Array) -> Array:
     # wanted_i = w_i + sum over all earlier j of (w - q)_j A_ji. The part of earlier blocks is one
     # product for a whole block; only the part within the block is computed channel by channel.
     channels = matrix.shape[-1]

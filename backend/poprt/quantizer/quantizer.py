@@ -36,7 +36,7 @@ from poprt.comparing.statistics import HalfCounts, Moments
 from poprt.passes import PassManager, get_pass
 from poprt.passes.precision.eight_bits import Fp8Params, Product, find_products
 from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
-from poprt.quantizer.search import CANDIDATES, LOSSES, Candidate, Choice, Values, search
+from poprt.quantizer.search import CANDIDATES, LOSSES, Choice, ScaledFormat, Values, search
 from poprt.terminal import show_progress
 
 _PARAMS, _SKIP = "poprt.fp8_params", "poprt.fp8_skip_op_names"
@@ -181,7 +181,7 @@ def quantize(
 
 
 @dataclass(slots=True)
-class _Layer:
+class _QuantizedLayer:
     """A product, and what was found for its operands."""
 
     product: Product
@@ -272,7 +272,7 @@ class FP8Quantizer:
         notes = self._given.over(Notes.take(model))
         model = get_pass("unique_name_for_nodes")(model)
         layers = [
-            _Layer(product)
+            _QuantizedLayer(product)
             for product in find_products(model.graph)
             if product.node.name not in notes.skip_op_names
         ]
@@ -298,7 +298,7 @@ class FP8Quantizer:
         )
         return PassManager([convert, "final_check"]).run(model)
 
-    def _check(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
+    def _check(self, model: onnx.ModelProto, layers: Sequence[_QuantizedLayer]) -> None:
         if not layers and all(
             each.data_type != TensorProto.FLOAT16 for each in model.graph.initializer
         ):
@@ -312,7 +312,7 @@ class FP8Quantizer:
                     f"weight {tensor.name!r}: expected values, found none; load the weights first"
                 )
 
-    def _search(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
+    def _search(self, model: onnx.ModelProto, layers: Sequence[_QuantizedLayer]) -> None:
         wanted = [
             layer for layer in layers if self._precision == "fp8" and layer.product.is_outside
         ]
@@ -345,10 +345,12 @@ class FP8Quantizer:
             return choice
         return replace(choice, remarks=_describe(values, choice.best))
 
-    def _adjust(self, model: onnx.ModelProto, layers: Sequence[_Layer], params: Fp8Params) -> None:
+    def _adjust(
+        self, model: onnx.ModelProto, layers: Sequence[_QuantizedLayer], params: Fp8Params
+    ) -> None:
         assert self._data is not None
         samples = read_samples(self._data)
-        candidate = Candidate(params.weight_format, params.weight_scale)
+        candidate = ScaledFormat(params.weight_format, params.weight_scale)
         users = Counter(name for node in iter_nodes(model.graph) for name in node.input)
         # A weight that several nodes read would have to suit them all: it is rounded instead.
         layouts = {
@@ -374,12 +376,12 @@ class FP8Quantizer:
                 weight, hessian = read_array(layer.product.weight), hessians.pop(layer.name)
                 layer.adjusted = adjust(weight, layouts[layer.name], candidate, hessian)
 
-    def _write_log(self, layers: Sequence[_Layer], kept: Sequence[str]) -> None:
+    def _write_log(self, layers: Sequence[_QuantizedLayer], kept: Sequence[str]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / LOG_NAME).open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in self._iter_log(layers, kept))
 
-    def _iter_log(self, layers: Sequence[_Layer], kept: Sequence[str]) -> Iterator[str]:
+    def _iter_log(self, layers: Sequence[_QuantizedLayer], kept: Sequence[str]) -> Iterator[str]:
         yield f"precision {self._precision}, loss {self._loss_type}, {len(layers)} products"
         for layer in layers:
             yield f"{layer.product.node.op_type} {layer.name!r}"
@@ -407,7 +409,7 @@ def _pair(choice: Choice) -> tuple[str, int]:
     return choice.best.quarter.name, choice.best.scale
 
 
-def _describe(values: Values, best: Candidate) -> tuple[str, ...]:
+def _describe(values: Values, best: ScaledFormat) -> tuple[str, ...]:
     """Return lines with the moments of the values, their 8-bit approximation, and the noise."""
     quantised = values.quantise(best)
     pairs = {"original": values.values, "quantised": quantised, "noise": quantised - values.values}

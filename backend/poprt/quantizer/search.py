@@ -32,7 +32,7 @@ _INFINITY_CODE = 0x7C00
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ScaledFormat:
     """A format and a scale."""
 
     quarter: QuarterFormat
@@ -49,7 +49,9 @@ class Candidate:
 
 
 CANDIDATES = tuple(
-    Candidate(quarter, scale) for quarter in FORMATS.values() for scale in sorted(SCALES, key=abs)
+    ScaledFormat(quarter, scale)
+    for quarter in FORMATS.values()
+    for scale in sorted(SCALES, key=abs)
 )
 """Candidates that are tried. Of equal losses the first wins: F143, and the scale nearest to 0."""
 
@@ -66,7 +68,7 @@ class Values:
         """Return the finite values that were counted."""
         return Values(*counts.distribution())
 
-    def quantise(self, candidate: Candidate) -> npt.NDArray[np.float64]:
+    def quantise(self, candidate: ScaledFormat) -> npt.NDArray[np.float64]:
         """Return the 8-bit approximation of each value."""
         table = _table(candidate)
         halves: npt.NDArray[np.uint16] = np.abs(self.values).astype(np.float16).view(np.uint16)
@@ -86,12 +88,12 @@ class Values:
 
 
 @cache
-def _table(candidate: Candidate) -> npt.NDArray[np.float64]:
+def _table(candidate: ScaledFormat) -> npt.NDArray[np.float64]:
     """Return the 8-bit approximation of each finite half that is not negative, by its code."""
     return candidate.quantise(np.arange(_INFINITY_CODE, dtype=np.uint16).view(np.float16))
 
 
-def kld(values: Values, candidate: Candidate) -> float:
+def kld(values: Values, candidate: ScaledFormat) -> float:
     """Return the lost information, in nats.
 
     It is the Kullback-Leibler divergence of the values' histogram from the histogram that the 8-bit
@@ -107,11 +109,11 @@ def kld(values: Values, candidate: Candidate) -> float:
     return max(0.0, float(shares @ np.log(shares / even[group])))
 
 
-def _by_error(error: Callable[..., float]) -> Callable[[Values, Candidate], float]:
+def _by_error(error: Callable[..., float]) -> Callable[[Values, ScaledFormat], float]:
     return lambda values, candidate: error(values.values, values.quantise(candidate), values.counts)
 
 
-LOSSES: Mapping[str, Callable[[Values, Candidate], float]] = {
+LOSSES: Mapping[str, Callable[[Values, ScaledFormat], float]] = {
     **{name: _by_error(error) for name, error in ERRORS.items()},
     "kld": kld,
 }
@@ -123,8 +125,8 @@ scale."""
 class Choice:
     """The candidate of least loss, and the losses of all, in the order of `CANDIDATES`."""
 
-    best: Candidate
-    losses: Mapping[Candidate, float]
+    best: ScaledFormat
+    losses: Mapping[ScaledFormat, float]
     remarks: tuple[str, ...] = ()
     """Additional lines for the log."""
 

@@ -31,7 +31,7 @@ _CHIP_VERSION = 1
 """Version of the chip's domain: PopART's own opset has no other."""
 
 
-class _Rule(Pass):
+class _RewritePass(Pass):
     """Facts that both kinds of rules share."""
 
     op_types: ClassVar[frozenset[str]]
@@ -46,7 +46,7 @@ class _Rule(Pass):
         return node.op_type in self.op_types and is_operator(node, node.op_type, domain=self.domain)
 
 
-class GraphRule(_Rule):
+class GraphRule(_RewritePass):
     """Base class of passes that look at nodes with their neighbours, and may replace, bypass or
     merge several at once.
 
@@ -102,7 +102,7 @@ class GraphRule(_Rule):
         view.finish()
 
 
-class NodeRule(_Rule):
+class NodeRule(_RewritePass):
     """Base class of passes that replace single nodes.
 
     A rule sees the graph as it is given, whatever has been replaced before. The pass takes time

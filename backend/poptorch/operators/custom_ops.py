@@ -1,7 +1,7 @@
 """Operators that torch does not have: PopART's own, and those of users' libraries by a table.
 
 A library for the IPU holds machine code, which is not run here. What it computes is defined once,
-in torch, in the table; `register_op_body` adds to it.
+in torch, in the table; `register_custom_op_body` adds to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 _bodies: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def register_op_body(name: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_custom_op_body(
+    name: str, domain: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that defines what a custom operator computes.
 
     The function gets the input tensors and the attributes by name, and returns a tensor or a
@@ -32,7 +34,7 @@ def register_op_body(name: str, domain: str) -> Callable[[Callable[..., Any]], C
         domain: Its domain.
 
     Example:
-        >>> @register_op_body("Cube", "custom.ops")
+        >>> @register_custom_op_body("Cube", "custom.ops")
         ... def cube(x):
         ...     return x**3
     """
@@ -79,7 +81,7 @@ def custom_op(
     defined = ", ".join(sorted(f"{each[0]}.{each[1]}" for each in _bodies)) or "none"
     raise Error(
         f"custom operator {domain}.{name}: libraries for the IPU hold machine code, which is not "
-        "run here. Define what the operator computes with poptorch.register_op_body "
+        "run here. Define what the operator computes with poptorch.register_custom_op_body "
         f"(defined: {defined})"
     )
 

@@ -15,7 +15,7 @@ from onnxgraph import CHIP_DOMAIN
 from torch._higher_order_ops import while_loop
 
 from poptorch.errors import Error
-from poptorch.operators.custom_ops import register_op_body
+from poptorch.operators.custom_ops import register_custom_op_body
 
 _NO_CLASS = torch.iinfo(torch.int32).max
 """Class of the places that Nms leaves empty."""
@@ -23,35 +23,35 @@ _NIBBLES = (12, 8, 4, 0)
 """Bits at which the four numbers of a packed word begin, the first number highest."""
 
 
-@register_op_body("RemapCE", CHIP_DOMAIN)
-@register_op_body("CopyTensor", CHIP_DOMAIN)
-@register_op_body("AutogradProxy", CHIP_DOMAIN)
+@register_custom_op_body("RemapCE", CHIP_DOMAIN)
+@register_custom_op_body("CopyTensor", CHIP_DOMAIN)
+@register_custom_op_body("AutogradProxy", CHIP_DOMAIN)
 def _copy(x: Any, *_: Any, **__: Any) -> Any:
     """Return the first input: these operators move it between tiles, or change gradients only."""
     return x.clone()
 
 
-@register_op_body("LeakyRelu", "custom.ops")
+@register_custom_op_body("LeakyRelu", "custom.ops")
 def _leaky_relu(x: Any, alpha: float = 0.01) -> Any:
     return torch.nn.functional.leaky_relu(x, alpha)
 
 
-@register_op_body("FastGatherLastDim", "poptorch.custom_ops")
+@register_custom_op_body("FastGatherLastDim", "poptorch.custom_ops")
 def _fast_gather_last_dim(x: Any, index: Any, *_: Any, **__: Any) -> Any:
     return torch.gather(x, -1, index.to(torch.int64))
 
 
-@register_op_body("L1Distance", CHIP_DOMAIN)
+@register_custom_op_body("L1Distance", CHIP_DOMAIN)
 def _l1_distance(x: Any, y: Any, **_: Any) -> Any:
     return torch.cdist(x.float(), y.float(), p=1).to(x.dtype)
 
 
-@register_op_body("L2Distance", CHIP_DOMAIN)
+@register_custom_op_body("L2Distance", CHIP_DOMAIN)
 def _l2_distance(x: Any, y: Any, **_: Any) -> Any:
     return torch.cdist(x.float(), y.float(), p=2).to(x.dtype)
 
 
-@register_op_body("GroupQuantizeDecompress", "optimum.custom_ops")
+@register_custom_op_body("GroupQuantizeDecompress", "optimum.custom_ops")
 def _group_quantize_decompress(x: Any, scale: Any, bias: Any, **_: Any) -> Any:
     """Return x[row, group, 4 * word + i] = number i of a word * scale + bias, in rows.
 
@@ -65,7 +65,7 @@ def _group_quantize_decompress(x: Any, scale: Any, bias: Any, **_: Any) -> Any:
     return (values * scale + bias).reshape(rows, groups * words * 4)
 
 
-@register_op_body("StaticSparseMatmul", CHIP_DOMAIN)
+@register_custom_op_body("StaticSparseMatmul", CHIP_DOMAIN)
 def _static_sparse_matmul(x: Any, mode: str, **matrix: Any) -> Any:
     """Return matrix @ x or x @ matrix; block indices are in units of elements."""
     dense = _fill_matrix(**matrix, step=1).to(x.dtype)
@@ -76,7 +76,7 @@ def _static_sparse_matmul(x: Any, mode: str, **matrix: Any) -> Any:
     return dense @ x if mode == "sparse_dense" else x @ dense
 
 
-@register_op_body("StaticDynSparse", CHIP_DOMAIN)
+@register_custom_op_body("StaticDynSparse", CHIP_DOMAIN)
 def _static_dyn_sparse(x: Any, **matrix: Any) -> Any:
     """Return matrix @ x; block indices are in units of blocks."""
     return _fill_matrix(**matrix, step=matrix["block_size"]).to(x.dtype) @ x
@@ -100,7 +100,7 @@ def _fill_matrix(
     return matrix
 
 
-@register_op_body("Nms", CHIP_DOMAIN)
+@register_custom_op_body("Nms", CHIP_DOMAIN)
 def _nms(
     scores: Any,
     boxes: Any,

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import bulk, cases, journal
 from poplar_triton.profile.bulk import CaseLimits
-from poplar_triton.profile.source import Estimator, Settings
+from poplar_triton.profile.source import Estimator, ProfileSettings
 from sample_models import linear_model, make_model
 from waiting import PATIENCE_SECONDS, wait_until
 
@@ -270,15 +270,15 @@ def test_a_case_that_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch)
     """A slow conversion fails all cases that wait for its graph, a slow plan only its own case."""
     convert, profile = Estimator.convert, Estimator.profile
 
-    def sleep(estimator: Estimator, name: str, settings: Settings) -> None:
+    def sleep(estimator: Estimator, name: str, settings: ProfileSettings) -> None:
         if (estimator.source.name, settings.target) == (name, "bow"):
             time.sleep(600)
 
-    def convert_slowly(estimator: Estimator, settings: Settings):
+    def convert_slowly(estimator: Estimator, settings: ProfileSettings):
         sleep(estimator, "width_4", settings)
         return convert(estimator, settings)
 
-    def profile_slowly(estimator: Estimator, settings: Settings):
+    def profile_slowly(estimator: Estimator, settings: ProfileSettings):
         sleep(estimator, "width_8", settings)
         return profile(estimator, settings)
 
@@ -302,11 +302,11 @@ def crashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if estimator.source.name == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def crash_in_convert(estimator: Estimator, settings: Settings):
+    def crash_in_convert(estimator: Estimator, settings: ProfileSettings):
         crash(estimator, "width_4")
         return convert(estimator, settings)
 
-    def crash_in_profile(estimator: Estimator, settings: Settings):
+    def crash_in_profile(estimator: Estimator, settings: ProfileSettings):
         if settings.target == "bow":
             crash(estimator, "width_8")
         return profile(estimator, settings)

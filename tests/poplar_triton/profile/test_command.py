@@ -21,10 +21,10 @@ from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import command, search, weightless
-from poplar_triton.profile.source import Estimator, Settings, Source, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.cli import main as poprt
-from poprt.profiling.model_profile import Profile
+from poprt.performance.model_profile import Profile
 from sample_models import make_model, steps_model
 from simipu import SimulatedExecutable
 from simipu.chip.target import TARGETS
@@ -73,9 +73,9 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-def profile(source: Source, settings: Settings | None = None) -> Profile:
+def profile(source: Source, settings: ProfileSettings | None = None) -> Profile:
     """Return the profile of one batch of `source`."""
-    return Estimator(source).profile(settings or Settings())
+    return Estimator(source).profile(settings or ProfileSettings())
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_bad_files_take_one_line(tmp_path, run, name, content, reason):
     ids=repr,
 )
 def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
-    found = profile(open_source(onnx_file), Settings("ipu21", 4, "fp16", options)).estimate
+    found = profile(open_source(onnx_file), ProfileSettings("ipu21", 4, "fp16", options)).estimate
     compiled = Compiler.compile(
         Converter(batch_size=4, precision="fp16").convert(network()),
         None,
@@ -390,7 +390,7 @@ def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
         Converter(batch_size=4, precision=precision).convert(network()), None, options
     )
     compiled.export(tmp_path / "network.popef")
-    settings = Settings("ipu21", 4, precision, {"partials_type": "float"})
+    settings = ProfileSettings("ipu21", 4, precision, {"partials_type": "float"})
     source, popef = (
         profile(open_source(onnx_file), settings),
         profile(open_source(tmp_path / "network.popef")),
@@ -430,7 +430,7 @@ def test_weights_may_be_missing(onnx_file, tmp_path):
     )
     (tmp_path / "weights.bin").unlink()
     whole, bare = (
-        profile(open_source(path), Settings(batch_size=2))
+        profile(open_source(path), ProfileSettings(batch_size=2))
         for path in (onnx_file, tmp_path / "outside.onnx")
     )
     assert bare.estimate.by_operator() == whole.estimate.by_operator()
@@ -447,7 +447,9 @@ def test_weights_made_by_a_node_are_not_made(tmp_path):
     source = open_source(save(model, tmp_path / "light.onnx"))
     converted = source.convert(1, "fp16", lambda step: None)
     assert converted.ByteSize() < 10_000
-    assert profile(source, Settings(batch_size=1)).estimate.weight_bytes > 2_000_000 * 2 // 1472
+    assert (
+        profile(source, ProfileSettings(batch_size=1)).estimate.weight_bytes > 2_000_000 * 2 // 1472
+    )
 
 
 def test_missing_integers_are_an_error_because_shapes_may_depend_on_them(tmp_path, run):
@@ -739,7 +741,7 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
     assert {"convolve", "softmax"} <= {event["name"].split("/")[0] for event in events}
     assert all(rows[event["tid"]] == event["cat"] for event in events)
-    steps = profile(open_source(onnx_file), Settings(batch_size=2)).steps
+    steps = profile(open_source(onnx_file), ProfileSettings(batch_size=2)).steps
     syncs = sum(event["args"]["cycles"] for event in events if event["cat"] == "sync")
     assert syncs == sum(step.sync_cycles for step in steps)
 

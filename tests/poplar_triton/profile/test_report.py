@@ -25,11 +25,11 @@ from poplar_triton.profile.compare import (
     print_sweep,
 )
 from poplar_triton.profile.report import Content, describe_page, make_report
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from poplar_triton.profile.suggest import Batches
 from poplar_triton.profile.trace import ALL_TILES, MEMORY, RECEIVED, make_trace
-from poprt.profiling import tiles_of
-from poprt.profiling.table import list_alive
+from poprt.performance import tiles_of
+from poprt.performance.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
 
@@ -55,7 +55,7 @@ def estimator(tmp_path_factory):
 
 @pytest.fixture
 def profile(estimator):
-    return estimator.profile(Settings("ipu21", 4, "fp16"))
+    return estimator.profile(ProfileSettings("ipu21", 4, "fp16"))
 
 
 def crowded(profile, tile_bytes=1024):
@@ -136,7 +136,7 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
     )
     onnx.save(model, tmp_path / "a <b> & $title.onnx")
     profile = Estimator(open_source(tmp_path / "a <b> & $title.onnx")).profile(
-        Settings(precision="fp32")
+        ProfileSettings(precision="fp32")
     )
     text = make_report(Content(profile))
     found = Scripts(text)
@@ -219,7 +219,7 @@ def test_a_long_name_is_cut_and_a_control_character_written_out(profile):
 
 
 def test_the_batch_sizes_are_plotted_in_order_and_the_missing_ones_are_named(estimator, profile):
-    other = estimator.profile(Settings("ipu21", 8, "fp16"))
+    other = estimator.profile(ProfileSettings("ipu21", 8, "fp16"))
     page = describe_page(Content(profile, Batches([other, profile], {3: "odd", 5: "odd"}, [16])))
     assert [each["batch"] for each in page["batches"]["points"]] == [4, 8]
     assert page["batches"]["missing"] == (
@@ -231,7 +231,7 @@ def test_the_batch_sizes_are_plotted_in_order_and_the_missing_ones_are_named(est
 def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
     estimator, profile, capsys
 ):
-    points = [profile, estimator.profile(Settings("bow", 2, "fp32"))]
+    points = [profile, estimator.profile(ProfileSettings("bow", 2, "fp32"))]
     listed = describe_page(Content(profile, sweep=points))["sweep"]
     print_sweep(points, make_console())
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
@@ -257,7 +257,7 @@ def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
 
 
 def test_two_profiles_are_compared_by_figure_type_and_node(estimator, profile, capsys):
-    other = estimator.profile(Settings("ipu21", 8, "fp32"))
+    other = estimator.profile(ProfileSettings("ipu21", 8, "fp32"))
     types = compare_types(profile, other)
     assert sum(each.first or 0 for each in types) == profile.estimate.cycles
     assert sum(each.second or 0 for each in types) == other.estimate.cycles

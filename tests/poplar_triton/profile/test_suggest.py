@@ -15,7 +15,7 @@ from poplar_triton.cli import main
 from poplar_triton.profile import space
 from poplar_triton.profile.report import Content, describe_page
 from poplar_triton.profile.search import Attempts, Search
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from poplar_triton.profile.suggest import (
     MAX_SHOWN,
     Advice,
@@ -117,7 +117,7 @@ def figures(profile):
 
 @pytest.mark.parametrize("goal", ["latency", "throughput", "memory"])
 def test_suggestions_were_tried_and_serve_the_goal(estimator, goal, capsys):
-    settings = Settings("ipu21", 512, "fp32", {"partials_type": "float"})
+    settings = ProfileSettings("ipu21", 512, "fp32", {"partials_type": "float"})
     base = estimator.profile(settings)
     advice = try_all(estimator, settings, goal)
     assert (advice.goal, advice.num_left) == (goal, 0)
@@ -154,7 +154,7 @@ def test_suggestions_were_tried_and_serve_the_goal(estimator, goal, capsys):
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 @pytest.mark.parametrize("goal", ["latency", "throughput"])
 def test_changes_of_results_without_gain_are_not_suggested(estimator, goal, factor, capsys):
-    advice = try_all(Scaled(estimator, factor), Settings("ipu21", 512, "fp32"), goal)
+    advice = try_all(Scaled(estimator, factor), ProfileSettings("ipu21", 512, "fp32"), goal)
     assert advice.best_exact is None
     assert advice.best is None or not advice.best.suggestion.changes_results
     assert not any(each.changes_results for each in (*advice.suggestions, *advice.front))
@@ -163,7 +163,7 @@ def test_changes_of_results_without_gain_are_not_suggested(estimator, goal, fact
 
 
 def test_the_best_that_changes_the_results_says_by_how_much_it_wins(estimator, capsys):
-    advice = try_all(Scaled(estimator, 3.0), Settings("ipu21", 4096, "fp32"), "throughput")
+    advice = try_all(Scaled(estimator, 3.0), ProfileSettings("ipu21", 4096, "fp32"), "throughput")
     assert advice.best.suggestion.changes_results
     exact = advice.best_exact.suggestion.throughput_ratio if advice.best_exact else 1.0
     ratio = advice.best.suggestion.throughput_ratio / exact
@@ -179,7 +179,7 @@ def test_the_best_that_changes_the_results_says_by_how_much_it_wins(estimator, c
 
 
 def test_nothing_is_best_that_is_not_better_than_the_command_as_it_is(estimator):
-    settings = Settings("ipu21", 512, "fp32")
+    settings = ProfileSettings("ipu21", 512, "fp32")
     best = search(estimator, settings, "throughput").find_best(exact=True)
     advice = try_all(Scaled(estimator, 1.0), best.settings, "throughput", limit=200)
     assert advice.best is None or advice.best.suggestion.throughput_ratio >= 1.02
@@ -206,7 +206,7 @@ def test_a_fixed_batch_is_said_with_what_lets_batches_be_compared(
 
 
 def test_suggestions_make_a_model_fit_if_any_setting_does(estimator):
-    settings = Settings("ipu21", 4096, "fp32")
+    settings = ProfileSettings("ipu21", 4096, "fp32")
     needed = estimator.profile(settings).estimate.peak_tile_bytes
     advice = try_all(Small(estimator, needed - 1), settings)
     assert (advice.goal, advice.title) == ("fit", "To make it fit, try")
@@ -221,7 +221,7 @@ def test_suggestions_make_a_model_fit_if_any_setting_does(estimator):
 
 
 def test_a_combination_makes_fit_what_no_single_change_does(estimator):
-    settings = Settings("ipu21", 4096, "fp32")
+    settings = ProfileSettings("ipu21", 4096, "fp32")
     whole = search(estimator, settings, "memory")
     alone = min(each.figures[2] for each in whole.changes)
     best = whole.find_best()
@@ -238,7 +238,7 @@ def test_a_combination_makes_fit_what_no_single_change_does(estimator):
     [("latency", "--batch_size 1"), ("throughput", "--precision fp"), ("memory", "--batch_size 1")],
 )
 def test_among_the_changes_that_make_it_fit_the_goal_decides(estimator, wish, best):
-    settings = Settings("ipu21", 4096, "fp32")
+    settings = ProfileSettings("ipu21", 4096, "fp32")
     needed = estimator.profile(settings).estimate.peak_tile_bytes
     advice = try_all(Small(estimator, needed - 1), settings, wish)
     assert advice.goal == "fit"
@@ -246,7 +246,7 @@ def test_among_the_changes_that_make_it_fit_the_goal_decides(estimator, wish, be
 
 
 def test_trying_ends_after_the_number_of_profiles_that_is_allowed(estimator):
-    settings = Settings("ipu21", 4, "fp16")
+    settings = ProfileSettings("ipu21", 4, "fp16")
     base = estimator.profile(settings)
     for limit in (2, 30):
         counting = Counting(estimator)
@@ -276,13 +276,13 @@ def test_a_failure_counts_as_an_attempt_and_is_not_repeated(tmp_path):
     told = []
     for _ in range(2):
         with pytest.raises(CompileError) as raised:
-            attempts.profile(Settings(batch_size=8))
+            attempts.profile(ProfileSettings(batch_size=8))
         told.append(str(raised.value))
     assert len(counting.settings) == 1
     assert told[0] == told[1]
-    assert not attempts.can_try(Settings(batch_size=2))
-    assert attempts.can_try(Settings(batch_size=8)), "it is known"
-    found = search(counting, Settings(), limit=ALL)
+    assert not attempts.can_try(ProfileSettings(batch_size=2))
+    assert attempts.can_try(ProfileSettings(batch_size=8)), "it is known"
+    found = search(counting, ProfileSettings(), limit=ALL)
     assert found.num_combinations_left == 0
     assert not any("batch_size" in dict(each.combination) for each in found.find_front())
 
@@ -303,7 +303,7 @@ def profile_all(estimator, sizes):
         SPACE["available_memory_proportion"], SPACE["num_io_tiles"], sizes, SPACE["precision"]
     ):
         options = {"available_memory_proportion": proportion, "num_io_tiles": tiles}
-        profile = estimator.profile(Settings("ipu21", size, precision, options))
+        profile = estimator.profile(ProfileSettings("ipu21", size, precision, options))
         assert profile.estimate.fits
         found[proportion, tiles, size, precision] = profile
     return found
@@ -333,7 +333,7 @@ def test_the_search_finds_what_profiling_all_combinations_finds(estimator, goal,
     place = ("latency", "throughput", "memory").index(goal)
     best = min(figures(each)[place] for each in every.values())
     exact = min(figures(each)[place] for key, each in every.items() if key[3] == "fp32")
-    settings = Settings("ipu21", 512, "fp32")
+    settings = ProfileSettings("ipu21", 512, "fp32")
     whole = search(estimator, settings, goal, ALL)
     assert whole.num_changes + whole.num_combinations + 1 == len(every)
     assert (whole.num_changes_left, whole.num_combinations_left) == (0, 0)
@@ -357,7 +357,7 @@ def test_the_search_finds_what_profiling_all_combinations_finds(estimator, goal,
 @pytest.mark.parametrize("limit", [1, 5, 18, 19, 25, 40])
 @pytest.mark.parametrize("goal", ["latency", "throughput", "memory"])
 def test_no_single_change_that_was_tried_is_better_than_the_best(estimator, goal, limit):
-    found = search(estimator, Settings("ipu21", 512, "fp32"), goal, limit)
+    found = search(estimator, ProfileSettings("ipu21", 512, "fp32"), goal, limit)
     place = ("latency", "throughput", "memory").index(goal)
     assert len(found.changes) == min(limit, found.num_changes)
     assert found.find_best().figures[place] <= min(each.figures[place] for each in found.changes)
@@ -401,7 +401,7 @@ def test_the_command_that_is_printed_has_the_figures(model_file, words, kept, go
 
 
 def test_more_ipus_are_used_only_where_they_are_allowed(estimator):
-    settings = Settings("ipu21", 512, "fp32")
+    settings = ProfileSettings("ipu21", 512, "fp32")
     plain = search(estimator, settings, "memory", limit=30)
     assert "num_ipus" not in plain.space.axes
     found = search(estimator, settings, "memory", limit=30, max_ipus=4)
@@ -420,7 +420,7 @@ def test_more_ipus_are_used_only_where_they_are_allowed(estimator):
 
 
 def test_the_own_and_the_advised_batch_sizes_are_plotted_whatever_the_limit(estimator):
-    settings = Settings("ipu21", 24, "fp16")
+    settings = ProfileSettings("ipu21", 24, "fp16")
     base = estimator.profile(settings)
     known = [(settings, base)]
 
@@ -452,7 +452,7 @@ def test_passes_are_tried_on_a_transformer(tmp_path):
     inputs = {"q": (F, [64, 49, 32]), "k": (F, [64, 32, 49]), "v": (F, [64, 49, 32])}
     onnx.save(make_model(nodes, inputs, {"y": (F, [64, 49, 32])}, {}), tmp_path / "m.onnx")
     estimator = Estimator(open_source(tmp_path / "m.onnx"))
-    settings = Settings("ipu21", None, "fp16", converter={"used_passes": ["pre_scale"]})
+    settings = ProfileSettings("ipu21", None, "fp16", converter={"used_passes": ["pre_scale"]})
     found = search(estimator, settings, limit=ALL)
     passes = {
         each.change: each.settings.converter["used_passes"]

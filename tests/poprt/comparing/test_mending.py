@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from poprt.comparing import mending
 from poprt.comparing.divergence import Divergence
-from poprt.comparing.mending import Search, explain
+from poprt.comparing.mending import FloatSearch, explain
 from simipu import CompileError
 
 F = TensorProto.FLOAT
@@ -54,7 +54,7 @@ def search(judge):
         return Fixed(MODEL, lambda _: judge(types))
 
     whole = Fixed(MODEL, lambda _: 0)
-    return Search(whole, [{}], [[np.float32([1])]], [0], renarrow), tried
+    return FloatSearch(whole, [{}], [[np.float32([1])]], [0], renarrow), tried
 
 
 def test_a_choice_holds_for_all_batches_not_only_for_the_worst():
@@ -65,7 +65,7 @@ def test_a_choice_holds_for_all_batches_not_only_for_the_worst():
         return Fixed(MODEL, lambda number: 0.001 if needed[number] <= types else 0.5)
 
     batches, outputs = [{"number": 1}, {"number": 0}], [[np.float32([1])]] * 2
-    run = Search(Fixed(MODEL, lambda _: 0), batches, outputs, [1], renarrow)
+    run = FloatSearch(Fixed(MODEL, lambda _: 0), batches, outputs, [1], renarrow)
     types = run.run([])
     assert types == {"Neg", "Abs", "Sigmoid"}
     assert run.tried_on == [1, 0]
@@ -101,7 +101,7 @@ def test_the_best_choice_is_named_where_time_or_trials_end(monkeypatch):
     monkeypatch.setattr(mending, "MAX_TRIALS", 2)
     blamed = [Divergence(MODEL.graph.node[0], "", ("Log", "Exp"))]
     run, tried = search(lambda types: 0.2 if types == {"Log", "Exp"} else 0.3)
-    monkeypatch.setattr(Search, "_halve", lambda *_: None)
+    monkeypatch.setattr(FloatSearch, "_halve", lambda *_: None)
     assert run.run(blamed) is None
     assert len(tried) == 2, "these, and those that differ first then"
     told = run.describe(None)

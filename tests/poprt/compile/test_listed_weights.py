@@ -9,7 +9,7 @@ from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.adoption import adopt_graph
 from poprt.compile.model_fusion import MFConverter
-from poprt.profiling.model_profile import make_profile
+from poprt.performance.model_profile import make_profile
 from poprt.runtime import ModelRunner
 from sample_models import make_model
 from simipu import Device, Direction, Engine, ProgramKind, Stream

@@ -20,7 +20,7 @@ from poprt.frontend import get_frontend
 from poprt.passes import layer_precision_compare
 from poprt.quantizer import FP8Quantizer, quantize
 from poprt.quantizer.gptq import Hessian, Layout, adjust
-from poprt.quantizer.search import CANDIDATES, KLD_BINS, SCALES, Candidate, Values, search
+from poprt.quantizer.search import CANDIDATES, KLD_BINS, SCALES, ScaledFormat, Values, search
 from sample_models import make_model
 from simipu import CompileError
 from simipu.numerics.quarter import F143, F152, FORMATS
@@ -110,7 +110,7 @@ def test_the_search_finds_what_trying_all_finds(seed, size, exponent, tails, los
     values = np.clip(np.ldexp(values, exponent), -65504, 65504)
     choice = search(counted(values), loss)
     losses = {
-        Candidate(FORMATS[name], scale): brute_force(values, loss, name, scale)
+        ScaledFormat(FORMATS[name], scale): brute_force(values, loss, name, scale)
         for name in WITNESSES
         for scale in SCALES
     }
@@ -126,15 +126,17 @@ def test_a_tensor_of_one_value_has_a_choice(loss, value):
     choice = search(counted(np.full(100, value, np.float32)), loss)
     assert np.isfinite(choice.loss)
     assert (
-        search(counted(np.zeros(0, np.float32)), loss).best == CANDIDATES[0] == Candidate(F143, 0)
+        search(counted(np.zeros(0, np.float32)), loss).best
+        == CANDIDATES[0]
+        == ScaledFormat(F143, 0)
     )
 
 
 def test_no_scale_beyond_those_tried_brings_any_half_nearer():
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     for quarter in (F143, F152):
-        nearest = min_errors(halves, [Candidate(quarter, scale) for scale in SCALES])
-        beyond = [Candidate(quarter, scale) for scale in range(-32, 32) if scale not in SCALES]
+        nearest = min_errors(halves, [ScaledFormat(quarter, scale) for scale in SCALES])
+        beyond = [ScaledFormat(quarter, scale) for scale in range(-32, 32) if scale not in SCALES]
         assert (min_errors(halves, beyond) >= nearest).all()
 
 
@@ -257,7 +259,7 @@ def test_adjusted_weights_answer_no_worse_than_the_nearest(op_type):
     np.testing.assert_array_equal(layout.from_matrix(layout.to_matrix(weight)), weight)
     hessian = Hessian(layout)
     hessian.add(x)
-    candidate = Candidate(F143, -3)
+    candidate = ScaledFormat(F143, -3)
     adjusted = adjust(weight, layout, candidate, hessian)
     np.testing.assert_array_equal(candidate.quantise(adjusted.values), adjusted.values)
     errors = {
@@ -281,9 +283,9 @@ def test_a_channel_that_is_never_used_is_rounded():
     layout = Layout.of(node, 1, weight.shape)
     hessian = Hessian(layout)
     hessian.add(np.zeros((5, 4), np.float32))
-    adjusted = adjust(weight, layout, Candidate(F143, 0), hessian)
+    adjusted = adjust(weight, layout, ScaledFormat(F143, 0), hessian)
     assert adjusted.loss == adjusted.rounded_loss == 0
-    np.testing.assert_array_equal(adjusted.values, Candidate(F143, 0).quantise(weight))
+    np.testing.assert_array_equal(adjusted.values, ScaledFormat(F143, 0).quantise(weight))
 
 
 @pytest.mark.parametrize(

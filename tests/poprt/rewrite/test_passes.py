@@ -60,7 +60,7 @@ def test_the_order_of_the_pipelines_is_one_that_the_constraints_allow():
     ],
 )
 def test_a_graph_is_lowered_as_the_chip_and_its_number_ask_for(target, options, expected):
-    found = pipeline.lowering(pipeline.LoweringOptions(TARGETS[target], CostOptions(**options)))
+    found = pipeline.lowering(pipeline.PlacementOptions(TARGETS[target], CostOptions(**options)))
     assert names(found) == expected
     manager = PassManager(found)
     manager.sort_passes()
@@ -76,7 +76,7 @@ def test_fields_that_passes_take_exist_in_the_options():
     options = {
         pipeline.CONVERSION: ConverterOptions(),
         pipeline.PREPARATION: pipeline.PreparationOptions(),
-        pipeline.LOWERING: pipeline.LoweringOptions(TARGETS["ipu21"], CostOptions()),
+        pipeline.LOWERING: pipeline.PlacementOptions(TARGETS["ipu21"], CostOptions()),
     }
     for order, given in options.items():
         for name in order:

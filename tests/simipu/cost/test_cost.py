@@ -16,7 +16,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from poprt.pipeline import estimate
 from simipu import cost
 from simipu.chip.target import TARGETS, Target
@@ -447,7 +447,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
     graph = published.Graph()
     published.bert(graph, 4, S=128)
     graph.save(str(folder / "model.onnx"))
-    return Estimator(open_source(folder / "model.onnx")).convert(Settings(precision="fp16"))
+    return Estimator(open_source(folder / "model.onnx")).convert(ProfileSettings(precision="fp16"))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from poplar_triton.profile.source import Estimator, Settings, open_source
+from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, Estimate
 
@@ -172,7 +172,7 @@ def test_a_model_is_profiled_as_what_is_compiled_of_it(tmp_path: Path) -> None:
         options,
     )
     source, compiled = (
-        Estimator(open_source(tmp_path / name)).profile(Settings(precision="fp16")).estimate
+        Estimator(open_source(tmp_path / name)).profile(ProfileSettings(precision="fp16")).estimate
         for name in ("model.onnx", "model.popef")
     )
     assert source.cycles == compiled.cycles

@@ -15,7 +15,7 @@ from poprt.rewrite.base import ImmutablePass, Stage, refuse_pass, register
 from poprt.rewrite.explanations import describe_shape
 
 
-class _Report(ImmutablePass):
+class _ReportPass(ImmutablePass):
     """Base class of reports, which write to the standard output or to the log."""
 
     def __init__(self, use_print: bool = True) -> None:
@@ -37,7 +37,7 @@ class _Report(ImmutablePass):
 
 
 @register("model_overview", stage=Stage.CHECKS)
-class ModelOverview(_Report):
+class ModelOverview(_ReportPass):
     """Say what a model consists of: format, opsets, inputs, outputs, weights, and how many of which
     operator."""
 
@@ -62,7 +62,7 @@ class ModelOverview(_Report):
 
 
 @register("model_io_info_stat", stage=Stage.INTERFACE)
-class ModelIoInfoStat(_Report):
+class ModelIoInfoStat(_ReportPass):
     """Say how many inputs and how many outputs of a model are of which type and shape."""
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:

@@ -101,7 +101,7 @@ class ConstantFolding(Pass):
         for _ in range(_MAX_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
                 break
-            plan = _Plan(NameScope.of(model), self._bound)
+            plan = _FoldingPlan(NameScope.of(model), self._bound)
             plan.look(model.graph, infer_shapes(model).graph, None)
             if not plan.fold(model):
                 break
@@ -270,7 +270,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _FoldingPlan:
     """Plan of the values to compute, for a graph and its bodies. Its keys are unique names over all
     graphs."""
 

@@ -69,13 +69,13 @@ class EliminateNopIf(Pass):
         """Inline branches. An If inside a taken branch follows in the next iteration."""
         while any(node.op_type == "If" for node in iter_nodes(model.graph)):
             values = graph_values(infer_shapes(model).graph)
-            values_known = _Known(model, {name: value.shape for name, value in values.items()})
-            if not _take_in_graph(model.graph, values_known, Counter(iter_defined(model.graph))):
+            known = _KnownTensors(model, {name: value.shape for name, value in values.items()})
+            if not _take_in_graph(model.graph, known, Counter(iter_defined(model.graph))):
                 break
         return model
 
 
-def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str]) -> bool:
+def _take_in_graph(graph: onnx.GraphProto, known: _KnownTensors, defined: Counter[str]) -> bool:
     """Inline the branches of Ifs with a known condition. Return whether there were any."""
     known.add_graph(graph)
     nodes: list[onnx.NodeProto] = []
@@ -120,7 +120,7 @@ def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) ->
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownTensors:
     """Facts about a model's tensors that are known before anything is computed."""
 
     model: onnx.ModelProto

@@ -60,7 +60,7 @@ class ResolveSequences(Pass):
             before = _count(model)
             if not before:
                 break
-            walk = _Walk(model)
+            walk = _SequenceWalk(model)
             walk.visit_all(model.graph.node)
             walk.end()
             if not walk.is_changed:
@@ -80,7 +80,7 @@ def _may_concern(node: onnx.NodeProto) -> bool:
     return is_standard and (node.op_type in _NO_TENSORS or node.op_type == "Loop")
 
 
-class _Walk:
+class _SequenceWalk:
     """Walk over the nodes of a main graph, which writes them anew."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -23,7 +23,7 @@ from poprt.rewrite.rules import GraphRule
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
 
 
-class _Pairs(GraphRule):
+class _ConsecutivePairs(GraphRule):
     """Base class of passes for nodes that read the result of a node of the same family."""
 
     alone: bool = False
@@ -43,7 +43,7 @@ class _Pairs(GraphRule):
 
 
 @register("fuse_consecutive_cast", stage=Stage.FOLDING, default=True)
-class FuseConsecutiveCast(_Pairs):
+class FuseConsecutiveCast(_ConsecutivePairs):
     """Cast at once what is cast twice, where the type between holds every value of the first, or a
     value's range shows that nothing is lost on the way; back to the first type, nothing is left."""
 
@@ -182,7 +182,7 @@ _MAX_SHIFT = 1 << 16
 
 
 @register("fuse_consecutive_reshape", stage=Stage.FOLDING, default=True)
-class FuseConsecutiveReshape(_Pairs):
+class FuseConsecutiveReshape(_ConsecutivePairs):
     """Merge consecutive Reshapes into one, or into none if the last shape is the first one."""
 
     op_types = frozenset({"Reshape"})
@@ -206,7 +206,7 @@ class FuseConsecutiveReshape(_Pairs):
 
 
 @register("fuse_consecutive_transpose", stage=Stage.FOLDING, default=True)
-class FuseConsecutiveTranspose(_Pairs):
+class FuseConsecutiveTranspose(_ConsecutivePairs):
     """Merge consecutive Transposes into one, or into none if the last order is the first one."""
 
     op_types = frozenset({"Transpose"})
@@ -225,7 +225,7 @@ class FuseConsecutiveTranspose(_Pairs):
 
 
 @register("fuse_consecutive_squeeze", stage=Stage.FOLDING, default=True)
-class FuseConsecutiveSqueeze(_Pairs):
+class FuseConsecutiveSqueeze(_ConsecutivePairs):
     """Merge consecutive Squeezes into one if the axes are known."""
 
     op_types = frozenset({"Squeeze"})
@@ -244,7 +244,7 @@ class FuseConsecutiveSqueeze(_Pairs):
 
 
 @register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
-class FuseConsecutiveUnsqueeze(_Pairs):
+class FuseConsecutiveUnsqueeze(_ConsecutivePairs):
     """Unsqueeze at once what is unsqueezed twice: by a Reshape where the shape is known (the real
     tool's graphs have one there, by the patterns in which published scripts look for masks), else
     by its axes."""
@@ -303,7 +303,7 @@ def _set_axes(node: onnx.NodeProto, source: str, axes: Sequence[int], view: Grap
 
 
 @register("fuse_consecutive_arithmetic")
-class FuseConsecutiveArithmetic(_Pairs):
+class FuseConsecutiveArithmetic(_ConsecutivePairs):
     """Add, or multiply with, one constant instead of two, one after the other.
 
     Of floats, sums of two signs stay as they are: what cancels out would be rounded in another way.

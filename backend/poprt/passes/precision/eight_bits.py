@@ -140,7 +140,7 @@ class FloatToFp8(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert the model. Raise CompileError for a name that no node has."""
         self._check_names({node.name for node in iter_nodes(model.graph)})
-        self._narrowing = _Narrowing(set(iter_defined(model.graph)))
+        self._narrowing = _Fp8Narrowing(set(iter_defined(model.graph)))
         self._convert_graph(model.graph, ChainMap(), _Casts())
         return model
 
@@ -207,14 +207,14 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Weight:
+class _Fp8Weight:
     """Weight in half, and the graph that holds it."""
 
     tensor: TensorProto
     owner: onnx.GraphProto
 
 
-_Scope = ChainMap[str, _Weight]
+_Scope = ChainMap[str, _Fp8Weight]
 """Weights in scope of a graph, by name."""
 _Casts = ChainMap[tuple[str, int, int], str]
 """Names of tensors narrowed and widened again, by the original's name, the 8-bit type and the
@@ -257,7 +257,9 @@ def _iter_products(
 
 def _see(graph: onnx.GraphProto, around: _Scope) -> _Scope:
     own = {
-        t.name: _Weight(t, graph) for t in graph.initializer if t.data_type == TensorProto.FLOAT16
+        t.name: _Fp8Weight(t, graph)
+        for t in graph.initializer
+        if t.data_type == TensorProto.FLOAT16
     }
     return around.new_child(own)
 
@@ -272,13 +274,13 @@ def _weight_index(node: onnx.NodeProto, weights: Mapping[str, Any]) -> int | Non
     return weight_places[0] if len(weight_places) == 1 else None
 
 
-class _Narrowing:
+class _Fp8Narrowing:
     """Maker of 8-bit tensors, each made once."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
         self._weights: dict[tuple[str, int, int], str] = {}
-        self._made: list[_Weight] = []
+        self._made: list[_Fp8Weight] = []
 
     def take(self, graph: onnx.GraphProto) -> list[TensorProto]:
         """Return the 8-bit weights made for a graph since the last call."""
@@ -287,7 +289,7 @@ class _Narrowing:
         return tensors
 
     def weight(
-        self, node: onnx.NodeProto, place: int, weight: _Weight, to: _Quarter, casts: _Casts
+        self, node: onnx.NodeProto, place: int, weight: _Fp8Weight, to: _Quarter, casts: _Casts
     ) -> list[onnx.NodeProto]:
         """Narrow a weight and return the nodes that widen it again. The chip's product takes the 8
         bits and the scale."""
@@ -297,7 +299,7 @@ class _Narrowing:
             tensor = copy.deepcopy(weight.tensor)
             tensor.name = self._weights[key] = take_name(f"{weight.tensor.name}/fp8", self._taken)
             change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
-            self._made.append(_Weight(tensor, weight.owner))
+            self._made.append(_Fp8Weight(tensor, weight.owner))
         if key in casts:
             node.input[place] = casts[key]
             return []

@@ -149,7 +149,7 @@ class Int64ToInt32(Pass):
         for graph in iter_graphs(infer_shapes(model).graph):
             types.update(_iter_types(graph))
         if _I64 in types.values():
-            narrowing = _Narrowing(
+            narrowing = _IntegerNarrowing(
                 self, types, find_opset(model, 1), set(iter_defined(model.graph))
             )
             plan = narrowing.plan(model.graph)
@@ -177,7 +177,7 @@ class _NodePlan:
 
 
 @dataclass(slots=True)
-class _Group:
+class _OperandGroup:
     """Operands of a node that must have one type."""
 
     may_narrow: bool
@@ -185,7 +185,7 @@ class _Group:
     outputs: list[str] = field(default_factory=list)
 
 
-class _Narrowing:
+class _IntegerNarrowing:
     """Narrowing of a model in two walks. One against the order of the nodes collects how tensors
     are read; one in their order changes the nodes."""
 
@@ -248,14 +248,14 @@ class _Narrowing:
         schema: onnx.defs.OpSchema,
         places: Sequence[int],
         outputs: Sequence[str],
-    ) -> dict[str, _Group]:
-        groups: dict[str, _Group] = {}
+    ) -> dict[str, _OperandGroup]:
+        groups: dict[str, _OperandGroup] = {}
         wide = operator_of(node).int64_inputs
 
-        def find(parameters: Sequence[Any], place: int, *, is_wide: bool = False) -> _Group:
+        def find(parameters: Sequence[Any], place: int, *, is_wide: bool = False) -> _OperandGroup:
             parameter = parameters[min(place, len(parameters) - 1)]
             may_narrow = "tensor(int32)" in parameter.types and not is_wide
-            return groups.setdefault(parameter.type_str, _Group(may_narrow))
+            return groups.setdefault(parameter.type_str, _OperandGroup(may_narrow))
 
         for place in places:
             find(schema.inputs, place, is_wide=place in wide).places.append(place)

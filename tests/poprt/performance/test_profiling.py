@@ -12,8 +12,8 @@ import pytest
 from networks import Builder, matmul
 from onnx import TensorProto
 from poprt import cli
-from poprt.profiling import model_profile
-from poprt.profiling.model_profile import (
+from poprt.performance import model_profile
+from poprt.performance.model_profile import (
     CloseVerdicts,
     ExpectedError,
     Profile,
@@ -22,7 +22,7 @@ from poprt.profiling.model_profile import (
     choose_error,
     make_profile,
 )
-from poprt.profiling.table import (
+from poprt.performance.table import (
     describe_macs,
     describe_profile,
     describe_seconds,

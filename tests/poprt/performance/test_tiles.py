@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Builder, matmul
 from onnx import TensorProto, helper
-from poprt.profiling import Profile, Tiles, make_profile, tiles_of
-from poprt.profiling.tiles import find_runs
+from poprt.performance import Profile, Tiles, make_profile, tiles_of
+from poprt.performance.tiles import find_runs
 from simipu.chip.target import TARGETS
 from simipu.cost import CostOptions, Kind
 

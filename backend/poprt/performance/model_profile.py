@@ -22,8 +22,8 @@ from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
 from simipu.numerics import QUARTERS
 
 import popef
+from poprt.performance.kinds import UNVALIDATED_SHARE, describe_kind, kind_of, layer_shares
 from poprt.pipeline import estimate
-from poprt.profiling.kinds import UNVALIDATED_SHARE, describe_kind, kind_of, layer_shares
 
 FILE = "errors.json"
 _MIN_FIGURES = 3
@@ -142,7 +142,7 @@ def choose_error(
 @cache
 def read_validation() -> Validation:
     """Return what the validation found, as packaged; nothing if there is no file."""
-    file = resources.files("poprt.profiling").joinpath(FILE)
+    file = resources.files("poprt.performance").joinpath(FILE)
     if not file.is_file():
         return Validation()
     return Validation.parse(json.loads(file.read_text(encoding="utf-8")))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from simipu.cost import Peak, count_elements, describe_spread
 
 from popef._tools.text import escape
-from poprt.profiling.kinds import describe_kind
-from poprt.profiling.model_profile import Profile
+from poprt.performance.kinds import describe_kind
+from poprt.performance.model_profile import Profile
 from poprt.terminal import cell
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from simipu.cost import (
 from simipu.operators import IPU_COPY
 
 from popef._tools.arrays import Array
-from poprt.profiling.model_profile import Profile
+from poprt.performance.model_profile import Profile
 
 VERSION = 1
 """Version of the JSON document; it grows if a key changes its meaning."""

@@ -3,14 +3,14 @@
 `poplar_triton.profile` opens models to profile them, and has sweeps, plots and traces.
 """
 
-from poprt.profiling.kinds import TRANSFORMERS, kind_of
-from poprt.profiling.model_profile import (
+from poprt.performance.kinds import TRANSFORMERS, kind_of
+from poprt.performance.model_profile import (
     Profile,
     describe_arithmetic,
     find_precision,
     make_profile,
 )
-from poprt.profiling.table import (
+from poprt.performance.table import (
     add_row,
     describe_error,
     describe_macs,
@@ -23,7 +23,7 @@ from poprt.profiling.table import (
     print_profile,
     print_tile_mapping,
 )
-from poprt.profiling.tiles import Tiles, tiles_of
+from poprt.performance.tiles import Tiles, tiles_of
 
 __all__ = [
     "TRANSFORMERS",
