@@ -104,7 +104,7 @@ class Backend:
         batch."""
         runner = self._loaded()
         inputs, outputs = (
-            {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
+            {entry.name: (list(entry.shape), entry.numpy_data_type()) for entry in described}
             for described in (runner.getExecuteInputs(), runner.getExecuteOutputs())
         )
         return inputs, outputs
@@ -139,9 +139,9 @@ class Backend:
             >>> backend.run(["y"], {"x": np.ones((2, 4), np.float32)})[0].tolist()
             [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]
         """
-        made = self._loaded().execute(inputs)
+        results = self._loaded().execute(inputs)
         align = self._align or align_output_dtype
-        return choose_outputs(made, output_names or list(made), self.model, align=align)
+        return choose_outputs(results, output_names or list(results), self.model, align=align)
 
     def _loaded(self) -> Underneath:
         if self._runner is None:

@@ -134,17 +134,24 @@ class PlacementOptions:
 def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
     """Return the passes that convert `model`, in order."""
     settled = _settle(options, model)
-    used = list(map(get_pass, settled.used_passes))
-    listed = {each.name for each in used}
-    found = _make([name for name in _find_on(CONVERSION, settled) if name not in listed], settled)
+    user_passes = list(map(get_pass, settled.used_passes))
+    listed = {graph_pass.name for graph_pass in user_passes}
+    own_passes = _make(
+        [name for name in _find_on(CONVERSION, settled) if name not in listed], settled
+    )
     skipped = _find_skipped(settled.skip_passes)
-    early = [each for each in found if each.info.stage <= Stage.CHIP]
-    late = found[len(early) :]
+    early = [graph_pass for graph_pass in own_passes if graph_pass.info.stage <= Stage.CHIP]
+    late = own_passes[len(early) :]
     if settled.infer_shape_ahead:
-        admitted = sum(each.info.stage is Stage.ADMISSION for each in early)
+        admitted = sum(graph_pass.info.stage is Stage.ADMISSION for graph_pass in early)
         early[admitted:admitted] = _make(AHEAD, settled)
-    passes = [each for each in (*early, *used, *late) if each.name not in skipped]
-    if any(each.info.against or each.info.depend or each.info.before for each in used):
+    passes = [
+        graph_pass for graph_pass in (*early, *user_passes, *late) if graph_pass.name not in skipped
+    ]
+    if any(
+        graph_pass.info.against or graph_pass.info.depend or graph_pass.info.before
+        for graph_pass in user_passes
+    ):
         manager = PassManager(passes)
         manager.sort_passes()
         return manager.get_passes()
@@ -157,10 +164,10 @@ def _find_skipped(names: Collection[str]) -> Collection[str]:
     Raises CompileError for a pass that is not registered, and for one without which nothing
     compiles here.
     """
-    needed = sorted(name for name in names if find_pass(name).info.is_ours)
-    if needed:
+    required = sorted(name for name in names if find_pass(name).info.is_ours)
+    if required:
         raise CompileError(
-            f"skip_passes: {needed[0]!r} is a check or step that every compilation requires; "
+            f"skip_passes: {required[0]!r} is a check or step that every compilation requires; "
             "remove it from the list"
         )
     return names
@@ -218,9 +225,11 @@ def _make(
 ) -> list[Pass]:
     passes = []
     for name in names:
-        found = find_pass(name)
-        arguments = {taken: getattr(options, option) for taken, option in found.info.takes.items()}
-        passes.append(found(**arguments))
+        pass_type = find_pass(name)
+        arguments = {
+            argument: getattr(options, option) for argument, option in pass_type.info.takes.items()
+        }
+        passes.append(pass_type(**arguments))
     return passes
 
 

@@ -73,16 +73,16 @@ class OverflowWatch:
         if self._nodes:
             graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), _ZERO))
             graph.initializer.append(numpy_helper.from_array(np.ones(1, np.int64), _ONE))
-        nodes, found = [], {}
+        nodes, watch_names = [], {}
         for node in graph.node:
             nodes.append(node)
             for name in self._nodes.keys() & set(node.output):
                 op = Tape(f"{name}/watched")
                 growing = operator_of(node).rounding is Rounding.GROWING
-                found[name] = _watch(op, name, growing=growing)
+                watch_names[name] = _watch(op, name, growing=growing)
                 nodes += op.nodes
         op = Tape("calibration")
-        watched = [found[name] for name in self._nodes]
+        watched = [watch_names[name] for name in self._nodes]
         while len(watched) > 1:
             parts = [watched[i : i + _MAX_JOINED] for i in range(0, len(watched), _MAX_JOINED)]
             watched = [op.add("Concat", *part, axis=0) for part in parts]
@@ -94,15 +94,15 @@ class OverflowWatch:
 
     def add(self, values: Sequence[Array]) -> None:
         """Add the values that a run returned for the added outputs."""
-        for found in values:
-            self._largest = np.fmax(self._largest, found)
+        for largest in values:
+            self._largest = np.fmax(self._largest, largest)
 
     def overflows(self) -> tuple[Overflow, ...]:
         """Return the nodes whose results were too large in any run, in order."""
-        found = zip(self._nodes.values(), self._largest, strict=True)
+        pairs = zip(self._nodes.values(), self._largest, strict=True)
         return tuple(
             Overflow(node.name, node.op_type, float(size))
-            for node, size in found
+            for node, size in pairs
             if size >= HALF_LIMIT
         )
 
@@ -115,7 +115,7 @@ def report(
     same."""
     if not overflows:
         return
-    named = ", ".join(
+    node_names = ", ".join(
         f"node {overflow.node!r} ({overflow.op_type}) reaches {overflow.largest:.4g}"
         for overflow in overflows[:_MAX_NAMED]
     )
@@ -129,7 +129,7 @@ def report(
     _log.warning(
         "with %s results overflow on the chip, where the largest half is 65504: %s%s. %s%s",
         describe_inputs(drawn),
-        named,
+        node_names,
         more,
         advice,
         "" if drawn is None else f". {OWN_DATA}",
@@ -182,12 +182,12 @@ def calibrate(
     """
     if not has_types(half.model.graph, _HALVES):
         return Findings()
-    made = (
+    source = (
         iter_made_up(half.model, streams, batch_size, weights=half.weights)
         if data is None
         else iter_given(streams, data, batch_size)
     )
-    batches = list(made)
+    batches = list(source)
     drawn = describe_ranges(batches) if data is None else None
     loud = None
     if data is None and batches:

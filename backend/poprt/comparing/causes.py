@@ -84,8 +84,8 @@ class Bench:
         ours = self._fetch(self.half, halves, names)
         theirs = self._fetch(self.whole, wholes, names)
         return [
-            self._join(name, half, whole, ours, theirs)
-            for name, half, whole in zip(names, halves, wholes, strict=True)
+            self._join(name, half, whole_name, ours, theirs)
+            for name, half, whole_name in zip(names, halves, wholes, strict=True)
         ]
 
     def compute(self, operands: Operands, inputs: Mapping[str, Array]) -> Array | None:
@@ -122,9 +122,9 @@ class Bench:
         self, side: Side, nodes: Sequence[onnx.NodeProto | None], results: Sequence[str]
     ) -> dict[str, Array]:
         """Return the results and the inputs of nodes, as far as nodes make them; all in float."""
-        made = {name for node in side.model.graph.node for name in node.output}
+        outputs = {name for node in side.model.graph.node for name in node.output}
         names = [*results, *(name for node in nodes if node for name in node.input)]
-        names = [name for name in dict.fromkeys(names) if name in made]
+        names = [name for name in dict.fromkeys(names) if name in outputs]
         (values,) = side.run([self.feeds], names)
         return dict(zip(names, values, strict=True))
 
@@ -139,13 +139,13 @@ class Bench:
         if half is None or whole is None:
             return None
         result, result_half = theirs[name], ours[name]
-        told = Operands(whole, {}, {}, frozenset(), result, result_half)
+        operands = Operands(whole, {}, {}, frozenset(), result, result_half)
         # The Cast behind a node that stays in float has that node's result, and other inputs.
         if half.op_type != whole.op_type or len(half.input) != len(whole.input):
-            return told
+            return operands
         # Only first results of nodes without bodies are computed again.
         if any(iter_bodies(whole)) or name != whole.output[0]:
-            return told
+            return operands
         inputs, inputs_half = {}, {}
         constants = set()
         for source, source_half in zip(whole.input, half.input, strict=True):
@@ -156,12 +156,12 @@ class Bench:
                 self._find(self.half, source_half, ours),
             )
             if value is None or value_half is None or value.shape != value_half.shape:
-                return told
+                return operands
             inputs[source], inputs_half[source] = value, value_half.astype(value.dtype)
             if source not in theirs and source not in self.feeds:
                 constants.add(source)
         if sum(value.nbytes for value in inputs.values()) > _MAX_BYTES:
-            return told
+            return operands
         return Operands(whole, inputs, inputs_half, frozenset(constants), result, result_half)
 
     def _find(self, side: Side, name: str, values: Mapping[str, Array]) -> Array | None:
@@ -308,9 +308,9 @@ def _differ(ours: Array, theirs: Array) -> Array:
     not."""
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(ours.astype(np.float64) - theirs)
-    known = np.isfinite(theirs)
+    is_finite = np.isfinite(theirs)
     difference = np.where(np.isfinite(ours), difference, np.inf)
-    return np.where(known, difference, 0)
+    return np.where(is_finite, difference, 0)
 
 
 def _accounts(part: float, error: float) -> bool:

@@ -53,14 +53,14 @@ def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
         if results and all(errors.get(name, 0) <= LIMIT for name in node.input):
             first.append((node, results[0]))
     bench = Bench(half, whole, feeds)
-    named = bench.read([result for _, result in first[:MAX_NAMED]]) if first else []
-    causes = [find_cause(bench, operands) if operands else None for operands in named]
+    operands_of_first = bench.read([result for _, result in first[:MAX_NAMED]]) if first else []
+    causes = [find_cause(bench, operands) if operands else None for operands in operands_of_first]
     makers, originals = find_makers(half.model.graph), find_makers(whole.model.graph)
     users: dict[str, list[str]] = {}
     for node in half.model.graph.node:
         for name in node.input:
             users.setdefault(name, []).append(node.op_type)
-    found = []
+    divergences = []
     for i, (node, result) in enumerate(first):
         cause = causes[i] if i < len(causes) else None
         cause = cause or Cause(
@@ -74,16 +74,16 @@ def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
             Beside.BOTH: [*made_by, *users.get(result, [])],
         }
         shown = originals.get(result, node)
-        found.append(Divergence(shown, cause.text, (shown.op_type, *others[cause.beside])))
-    return found
+        divergences.append(Divergence(shown, cause.text, (shown.op_type, *others[cause.beside])))
+    return divergences
 
 
 def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, float]:
     """Return how far the floats that nodes of the main graph make differ, relative to the largest
     of each."""
     values = graph_values(infer_shapes(half.model).graph)
-    made = set(_iter_made(whole.model))
-    names = [name for name in _iter_floats(half.model) if name in values and name in made]
+    whole_names = set(_iter_made(whole.model))
+    names = [name for name in _iter_floats(half.model) if name in values and name in whole_names]
 
     def look(names: Sequence[str], *, to_first: bool = False) -> dict[str, float]:
         seen: dict[str, float] = {}
@@ -137,21 +137,21 @@ def iter_groups(
     group: list[T] = []
     size = 0
     for item in items:
-        needed = count_bytes(item)
-        if group and size + needed > limit_bytes:
+        item_bytes = count_bytes(item)
+        if group and size + item_bytes > limit_bytes:
             yield group
             group, size = [], 0
         group.append(item)
-        size += needed
+        size += item_bytes
     if group:
         yield group
 
 
 def _compare(ours: Array, theirs: Array) -> float:
     # Activations may be large: they stay in float, and are copied only if a value is not finite.
-    known = np.isfinite(theirs)
-    if not known.all():
-        ours, theirs = ours[known], theirs[known]
+    is_finite = np.isfinite(theirs)
+    if not is_finite.all():
+        ours, theirs = ours[is_finite], theirs[is_finite]
     if not np.isfinite(ours).all():
         return float("inf")
     largest = float(np.abs(theirs).max(initial=0))

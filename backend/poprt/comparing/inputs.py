@@ -47,14 +47,14 @@ def iter_given(
     }
     for start in range(0, max(map(len, rows.values())), batch_size or 1):
         numbers = np.arange(start, start + (batch_size or 1))
-        taken = {
+        batch_rows = {
             stream.tensor: rows[stream.tensor].take(numbers % len(rows[stream.tensor]), 0)
             for stream in inputs
         }
         yield {
-            s.tensor: _place(taken[s.tensor], s)
+            s.tensor: _place(batch_rows[s.tensor], s)
             if batch_size
-            else taken[s.tensor][0].astype(_dtype(s))
+            else batch_rows[s.tensor][0].astype(_dtype(s))
             for s in inputs
         }
 
@@ -68,24 +68,24 @@ def _to_rows(
     shape.
     """
     row = stream.row_shape if batch_size else stream.shape
-    found = None if given is None else np.shape(given)
-    if found is not None and 0 not in found:
+    shape = None if given is None else np.shape(given)
+    if shape is not None and 0 not in shape:
         array, axis = np.asarray(given), stream.batch_axis
-        if found[1:] == row and len(found) == 1 + len(row):
+        if shape[1:] == row and len(shape) == 1 + len(row):
             return array
-        if not batch_size and found == row:
+        if not batch_size and shape == row:
             return array[None]
-        if batch_size and found[1:] == stream.shape:
+        if batch_size and shape[1:] == stream.shape:
             return np.moveaxis(array, axis + 1, 1).reshape(-1, *row)
         if (
             batch_size
-            and len(found) == len(stream.shape)
-            and (*found[:axis], *found[axis + 1 :]) == row
+            and len(shape) == len(stream.shape)
+            and (*shape[:axis], *shape[axis + 1 :]) == row
         ):
             return np.moveaxis(array, axis, 0)
     raise CompileError(
         f"calibration data for input {stream.tensor!r}: expected rows of shape {list(row)}, found "
-        f"{'none' if found is None else list(found)}; the inputs are "
+        f"{'none' if shape is None else list(shape)}; the inputs are "
         f"{', '.join(source.tensor for source in inputs)}"
     )
 
@@ -141,9 +141,9 @@ def make_loud(
         is_line = math.prod(shape) == max(shape, default=0) >= _MIN_SAMPLES
         if stream.dtype.kind != "f" or not is_line or "mask" in stream.tensor.lower():
             continue
-        found = find_range(model, stream.tensor, weights)
+        input_range = find_range(model, stream.tensor, weights)
         largest = float(np.abs(batch[stream.tensor]).max())
-        if largest and not found.is_known and found.size == Size():
+        if largest and not input_range.is_known and input_range.size == Size():
             loud[stream.tensor] = batch[stream.tensor] * np.float32(SOUND / largest)
     return loud if any(loud[name] is not batch[name] for name in batch) else None
 
@@ -204,8 +204,8 @@ def _make_mask(shape: tuple[int, ...], row: int) -> Array:
     """
     # Rows 1, 3 and 5 keep one, two and three quarters of the length, and so on again.
     length = shape[-1] if shape else 1
-    kept = length if row % 2 == 0 else max(1, length * (1 + row // 2 % 3) // 4)
-    return np.broadcast_to(np.arange(length) < kept, shape) if shape else np.ones(())
+    num_true = length if row % 2 == 0 else max(1, length * (1 + row // 2 % 3) // 4)
+    return np.broadcast_to(np.arange(length) < num_true, shape) if shape else np.ones(())
 
 
 def _make_whole(random: np.random.Generator, stream: Stream, shape: tuple[int, ...]) -> Array:

@@ -48,19 +48,21 @@ def explain(
     batch number `worst`.
     """
     divergences = find_divergences(half, whole, batches[worst])
-    named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
-    told = (
-        f"They first differ at {named}"
+    descriptions = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
+    message = (
+        f"They first differ at {descriptions}"
         if divergences
         else "No single node causes it: errors add up"
     )
     if renarrow is None:
-        return f"{told}. Keep such operators in float with fp16_skip_op_types, or the model in fp32"
+        return (
+            f"{message}. Keep such operators in float with fp16_skip_op_types, or the model in fp32"
+        )
     search = FloatSearch(whole, batches[: len(outputs)], outputs, [worst], renarrow)
     # The options of these conversions are not the user's.
     with quieted("poprt"):
         types = search.run(divergences)
-    return f"{told}. {search.describe(types)}"
+    return f"{message}. {search.describe(types)}"
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class FloatSearch:
 
     def describe(self, types: Types | None) -> str:
         """Return what to do: an option and its error, or how far the search has gone."""
-        computed = {each: result for each, result in self._tried.items() if result is not None}
+        computed = {choice: result for choice, result in self._tried.items() if result is not None}
         if types is not None:
             return (
                 f"{_option(types)} brings the error to {computed[types].error:.2g} "

@@ -126,7 +126,7 @@ class Comparer:
         """Return the comparison over all runs; `drawn` describes inputs that were made up."""
         outputs = self.outputs
         worst = max(outputs, key=lambda name: outputs[name].relative)
-        counts = {kind: sum(getattr(each, kind) for each in outputs.values()) for kind in _COUNTS}
+        counts = {kind: sum(getattr(sums, kind) for sums in outputs.values()) for kind in _COUNTS}
         return Comparison(outputs[worst].relative, worst, drawn=drawn, **counts)
 
     @staticmethod
@@ -137,22 +137,22 @@ class Comparer:
 
 
 def _compare_floats(run: _OutputSums, ours: Array, theirs: Array, *, is_label: bool) -> None:
-    known = np.isfinite(theirs)
-    lost = known & ~np.isfinite(ours)
+    is_finite = np.isfinite(theirs)
+    lost = is_finite & ~np.isfinite(ours)
     run.lost = int(lost.sum())
-    run.largest = float(np.abs(theirs[known]).max(initial=0))
-    both = known & ~lost
+    run.largest = float(np.abs(theirs[is_finite]).max(initial=0))
+    both = is_finite & ~lost
     run.error = float(np.abs(ours[both] - theirs[both]).max(initial=0))
     if is_label and theirs.size:
         # margin: by how much float prefers its own class to that of half. A small one means that
         # float is undecided between the two.
         rows, others = theirs.reshape(-1, theirs.shape[-1]), ours.reshape(-1, ours.shape[-1])
-        chosen, found = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
+        chosen, half_classes = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
         with np.errstate(invalid="ignore"):  # two infinities
             margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(
-                rows, found[:, None], -1
+                rows, half_classes[:, None], -1
             )
-        run.labels, run.agreeing = len(rows), int((chosen == found).sum())
+        run.labels, run.agreeing = len(rows), int((chosen == half_classes).sum())
         run.misled = int((margin > LIMIT * run.largest).sum())
 
 
@@ -175,7 +175,7 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
     """
     graph = model.graph
     makers = find_makers(graph)
-    found = set()
+    outputs = set()
     for value in graph.output:
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         name = value.name
@@ -188,8 +188,8 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         ends = operator_of(maker).is_product or maker.op_type == "Add"
         is_table = len(sizes) == _TABLE_AXES
         if operator_of(maker).family is Family.SOFTMAX or (ends and is_table):
-            found.add(value.name)
-    return frozenset(found)
+            outputs.add(value.name)
+    return frozenset(outputs)
 
 
 def measure_difference(found: Array, expected: Array, least_scale: float = 0.0) -> float:

@@ -95,21 +95,24 @@ def find_range(
     `weights` are the values of the initializers without data, as far as they are available.
     """
     graph = model.graph
-    shapes = {each: value.shape for each, value in graph_values(infer_shapes(model).graph).items()}
-    known = _Users(shapes, {t.name: t for t in graph.initializer}, weights or {})
+    shapes = {
+        tensor_name: value.shape
+        for tensor_name, value in graph_values(infer_shapes(model).graph).items()
+    }
+    users = _Users(shapes, {t.name: t for t in graph.initializer}, weights or {})
     for node in graph.node:
-        for index, taken in enumerate(node.input):
-            known.users.setdefault(taken, []).append((node, index))
-    found = Range(size=_find_size(known, name))
+        for index, input_name in enumerate(node.input):
+            users.users.setdefault(input_name, []).append((node, index))
+    value_range = Range(size=_find_size(users, name))
     waiting, seen = [(name, 0.0)], {name}
     while waiting:
         tensor, added = waiting.pop()
-        for node, index in known.users.get(tensor, []):
-            passed = _look(node, index, known, found, added)
+        for node, index in users.users.get(tensor, []):
+            passed = _look(node, index, users, value_range, added)
             if passed is not None:
                 waiting += [(result, passed) for result in node.output if result not in seen]
                 seen.update(node.output)
-    return found
+    return value_range
 
 
 def _look(
@@ -275,7 +278,7 @@ def _read_size(node: onnx.NodeProto, index: int, known: _Users, scaled: _Scaled)
         case "QuantizeLinear", [np.ndarray() as step, np.ndarray() as zero, *_]:
             if zero.dtype.kind in "iu" and (limits := np.iinfo(zero.dtype)):
                 scale, middle = float(step.max()), float(np.median(zero))
-                least, greatest = (scale * (each - middle) for each in (limits.min, limits.max))
+                least, greatest = (scale * (bound - middle) for bound in (limits.min, limits.max))
                 return scaled.find_bounded(least, greatest)
         case "BatchNormalization", [_, _, np.ndarray() as mean, np.ndarray() as variance]:
             spread = math.sqrt(max(0.0, float(np.median(variance))))

@@ -182,11 +182,11 @@ def _make_array(
 
 def _iter_pickle(content: bytes) -> Iterator[tuple[str, Array]]:
     _check_opcodes(content)
-    found = _NotingUnpickler(io.BytesIO(content), encoding="latin1").load()
-    if type(found) is not dict:
-        raise ValueError(f"a pickled {type(found).__name__}")
+    unpickled = _NotingUnpickler(io.BytesIO(content), encoding="latin1").load()
+    if type(unpickled) is not dict:
+        raise ValueError(f"a pickled {type(unpickled).__name__}")
     budget = _Budget(len(content))
-    for name, value in found.items():
+    for name, value in unpickled.items():
         if type(name) is not str:
             raise ValueError(f"a name that is a {type(name).__name__}")
         with _naming(repr(name[:100])):
@@ -246,8 +246,8 @@ class _NotedType:
 
     def __init__(self, text: object, *_: object) -> None:
         if not isinstance(text, str) or not re.fullmatch(rf"[{_NUMBERS}][0-9]{{1,2}}|bool", text):
-            named = text[:100] if isinstance(text, str) else type(text).__name__
-            raise pickle.UnpicklingError(f"type {named!r}, where only numbers can be used")
+            shown_type = text[:100] if isinstance(text, str) else type(text).__name__
+            raise pickle.UnpicklingError(f"type {shown_type!r}, where only numbers can be used")
         self._text, self._order = text, "="
 
     def __setstate__(self, state: Any) -> None:
@@ -311,10 +311,10 @@ _CALLS = {
 
 class _NotingUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = _CALLS.get((module.replace("numpy._core", "numpy.core"), name))
-        if found is None:
+        noted = _CALLS.get((module.replace("numpy._core", "numpy.core"), name))
+        if noted is None:
             raise pickle.UnpicklingError(f"{module}.{name}, which is not an array")
-        return found
+        return noted
 
 
 class _Budget:
@@ -343,8 +343,8 @@ def _resolve(value: object, budget: _Budget, depth: int) -> object:
         return value.array
     if isinstance(value, (list, tuple)) and depth:
         resolved = []
-        for each in value:
-            resolved.append(_resolve(each, budget, depth - 1))
+        for item in value:
+            resolved.append(_resolve(item, budget, depth - 1))
             budget.take(max(1, getattr(resolved[-1], "nbytes", 1)))
         return resolved
     if isinstance(value, (bool, int, float)):

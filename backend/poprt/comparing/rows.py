@@ -76,10 +76,10 @@ def measure_rows(compute: Compute, whole: Batch, others: Sequence[Array]) -> lis
     batch = len(whole.rows[0])
     start = time.monotonic()
     for numbers in _iter_parts(batch, whole.seconds > _MAX_SECONDS_OF_RUN):
-        found = compute(_take(whole.rows, others, numbers))
+        part_results = compute(_take(whole.rows, others, numbers))
         places = [place for place, number in enumerate(numbers) if number < batch]
         mine = [numbers[place] for place in places]
-        for index, (expected, values) in enumerate(zip(whole.results, found, strict=True)):
+        for index, (expected, values) in enumerate(zip(whole.results, part_results, strict=True)):
             distances[index] = max(distances[index], _measure(values[places], expected[mine]))
         if time.monotonic() - start > _ENOUGH_SECONDS:
             break

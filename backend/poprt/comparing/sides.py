@@ -87,7 +87,7 @@ class Side:
 
         `change` may add outputs to the lowered graph. Raises LoadError and RunError.
         """
-        wanted: list[str] = []
+        output_names: list[str] = []
         # All tensors must be available to callers, and are read before they are rounded.
         kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
 
@@ -96,12 +96,15 @@ class Side:
             lowered = onnx.ModelProto()
             lowered.CopyFrom(original)
             change(lowered.graph)
-            known = {value.name: value for value in lowered.graph.output}
-            wanted[:] = known if names is None else names
+            outputs = {value.name: value for value in lowered.graph.output}
+            output_names[:] = outputs if names is None else names
             # A run for a few tensors of a large graph computes only what they need.
             replace_outputs(
                 lowered.graph,
-                [known.get(name) or helper.make_empty_tensor_value_info(name) for name in wanted],
+                [
+                    outputs.get(name) or helper.make_empty_tensor_value_info(name)
+                    for name in output_names
+                ],
             )
             drop_unread_nodes(lowered.graph)
             left_out = find_unsafe_optimisers(lowered, values)
@@ -119,7 +122,7 @@ class Side:
         with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
             start = last = time.monotonic()
             for feeds in batches:
-                yield graph.run(wanted, self.cast(feeds))
+                yield graph.run(output_names, self.cast(feeds))
                 now = time.monotonic()
                 if now - start + (now - last) > enough_seconds:
                     return
@@ -135,8 +138,8 @@ class Side:
 
     def _limit_seconds(self) -> float:
         """Return the time limit of one batch, which grows with the work of the model."""
-        needed = count_all_operations(infer_shapes(self.model)) / _MIN_OPERATIONS_PER_CORE_SECOND
-        return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + needed / (os.cpu_count() or 1))
+        seconds = count_all_operations(infer_shapes(self.model)) / _MIN_OPERATIONS_PER_CORE_SECOND
+        return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + seconds / (os.cpu_count() or 1))
 
     def cast(self, feeds: Feeds) -> dict[str, Array]:
         """Return the inputs in the types of the model."""

@@ -109,9 +109,11 @@ class Moments:
         second, third, fourth = (float(apart**power @ weights / total) for power in (2, 3, 4))
         # The rounding error of the variance of equal values counts as 0.
         varies = flat.min() < flat.max() and second > 0
-        found, _ = np.histogram(flat, BINS, weights=weights) if varies else (np.zeros(BINS), None)
+        histogram, _ = (
+            np.histogram(flat, BINS, weights=weights) if varies else (np.zeros(BINS), None)
+        )
         if not varies:
-            found[BINS // 2] = total
+            histogram[BINS // 2] = total
         return Moments(
             mean,
             second**0.5,
@@ -119,7 +121,7 @@ class Moments:
             float(flat.max()),
             third / second**1.5 if varies else 0.0,
             fourth / second**2 - 3 if varies else 0.0,
-            tuple(int(each) for each in np.rint(found)),
+            tuple(int(bin_count) for bin_count in np.rint(histogram)),
         )
 
     def describe(self) -> str:
@@ -154,8 +156,8 @@ class HalfCounts:
     def distribution(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the finite values that occur, in ascending order, and how often each occurs."""
         values = _all_halves().astype(np.float64)
-        found = np.flatnonzero((self._counts > 0) & np.isfinite(values))
-        order = found[np.argsort(values[found], kind="stable")]
+        codes = np.flatnonzero((self._counts > 0) & np.isfinite(values))
+        order = codes[np.argsort(values[codes], kind="stable")]
         return values[order], self._counts[order].astype(np.float64)
 
 
@@ -169,13 +171,17 @@ def iter_comparison(original: Array, other: Array) -> Iterator[str]:
     The lines are moments and histogram of both and of the difference, then the errors of
     `calibration.errors`. Pairs in which a value is not finite are left out and counted.
     """
-    left, right = (np.asarray(each, np.float64).ravel() for each in (original, other))
-    known = np.isfinite(left) & np.isfinite(right)
-    if not known.all():
-        yield f"  left out: {int((~known).sum())} values that are not finite"
-        left, right = left[known], right[known]
-    for name, values in (("original", left), ("quantised", right), ("error", right - left)):
+    first, second = (np.asarray(array, np.float64).ravel() for array in (original, other))
+    is_finite = np.isfinite(first) & np.isfinite(second)
+    if not is_finite.all():
+        yield f"  left out: {int((~is_finite).sum())} values that are not finite"
+        first, second = first[is_finite], second[is_finite]
+    for name, values in (
+        ("original", first),
+        ("quantised", second),
+        ("error", second - first),
+    ):
         moments = Moments.of(values)
         yield f"  {name}: {moments.describe()}"
         yield f"  {name} histogram: {' '.join(map(str, moments.histogram))}"
-    yield f"  {', '.join(f'{name} {error(left, right):.6g}' for name, error in ERRORS.items())}"
+    yield f"  {', '.join(f'{name} {error(first, second):.6g}' for name, error in ERRORS.items())}"

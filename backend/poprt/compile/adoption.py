@@ -96,8 +96,8 @@ def adopt_graph(
         ) from error
     _check_outputs(model.graph, streams, path)
     main, _ = make_main(-1, model, streams, _estimate(model, target, path))
-    made = tuple(_make_program(main, index, kind) for index, kind in programs.items())
-    return SimulatedExecutable(name, target, made, numerics=numerics or Numerics())
+    adopted = tuple(_make_program(main, index, kind) for index, kind in programs.items())
+    return SimulatedExecutable(name, target, adopted, numerics=numerics or Numerics())
 
 
 def _estimate(model: onnx.ModelProto, target: Target, path: Path) -> Estimate | None:
@@ -187,13 +187,13 @@ def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
 
 
 def _check_outputs(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
-    found = {
+    shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in graph.output
     }
     for stream in streams:
-        if stream.direction is Direction.DEVICE_TO_HOST and found[stream.tensor] != stream.shape:
+        if stream.direction is Direction.DEVICE_TO_HOST and shapes[stream.tensor] != stream.shape:
             raise LoadError(
-                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, "
+                f"graph {path}: output {stream.tensor!r} has shape {list(shapes[stream.tensor])}, "
                 f"the anchor has {list(stream.shape)}; name the graph that was compiled for it"
             )

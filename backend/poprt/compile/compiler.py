@@ -246,15 +246,15 @@ def profile_executable(
     """
     main = compiled.executable.program(MAIN_PROGRAM)
     places = {} if placed is None else read_places(placed.graph)
-    found = []
+    profiles = []
     for program in main.branches or [main]:
         graph = read_static(program)
         place_nodes(graph.graph, places)
         precision = "fp16" if is_half(graph) else "fp32"
         title = name or graph.graph.name or "model"
         target = compiled.executable.target
-        found.append(make_profile(title, precision, graph, target, cost_options(options)))
-    return found
+        profiles.append(make_profile(title, precision, graph, target, cost_options(options)))
+    return profiles
 
 
 def summarize_executable(
@@ -343,30 +343,30 @@ def check_weights(
         for tensor in graph.initializer
         if tensor.data_type in _BYTES
     }
-    held = sorted(_find_held(graph) & sizes.keys(), key=lambda name: -sizes[name])
-    needed = sum(sizes[name] for name in held)
+    heavy = sorted(_find_held(graph) & sizes.keys(), key=lambda name: -sizes[name])
+    num_bytes = sum(sizes[name] for name in heavy)
     there = target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile
-    if needed <= there or allow_out_of_memory:
+    if num_bytes <= there or allow_out_of_memory:
         return
     raise OutOfMemoryError(
-        f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they "
-        f"take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.label} have "
-        f"{there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller precision, "
-        "more IPUs (num_ipus) or allow_out_of_memory"
+        f"Out of memory on tile 0: {-(-num_bytes // target.num_tiles)} bytes of weights alone: "
+        f"they take {num_bytes} bytes in {precision}, {target.num_ipus} IPU(s) of {target.label} "
+        f"have {there} (largest weight: {heavy[0]!r}, {sizes[heavy[0]]} bytes); use a smaller "
+        "precision, more IPUs (num_ipus) or allow_out_of_memory"
     )
 
 
 def _find_held(graph: onnx.GraphProto) -> set[str]:
     """Return the names that a node reads together with a tensor that depends on the inputs."""
     dynamic = {value.name for value in find_inputs(graph)}
-    held = set()
+    read_beside = set()
     for node in graph.node:
         inner = set().union(*(used_names(body) for body in iter_bodies(node)))
-        taken = inner.union(node.input)
-        if node.op_type not in OF_SHAPES and dynamic & taken:
+        read_names = inner.union(node.input)
+        if node.op_type not in OF_SHAPES and dynamic & read_names:
             dynamic.update(node.output)
-            held |= taken
-    return held
+            read_beside |= read_names
+    return read_beside
 
 
 def _count_bytes(tensor: TensorProto, precision: str) -> int:

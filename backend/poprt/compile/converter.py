@@ -193,13 +193,13 @@ class Converter:
                 graph_pass.info.stage is Stage.PRECISION for graph_pass in after
             )
             float_model = _end(deepcopy(converted)) if narrows else None
-            result = _end(PassManager(after).run(converted, steps.tell))
+            final = _end(PassManager(after).run(converted, steps.tell))
         if self.options.quantize:
             # Imported here: few models are quantized.
             from poprt.quantizer.quantizer import Notes
 
-            Notes.leave(result, self.options.fp8_params, self.options.fp8_skip_op_names)
-        return result, float_model
+            Notes.leave(final, self.options.fp8_params, self.options.fp8_skip_op_names)
+        return final, float_model
 
 
 def _begin(

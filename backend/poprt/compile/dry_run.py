@@ -76,9 +76,9 @@ class RowDifference:
 
     def describe(self) -> str:
         """Return the tensor, its node, and by how much its values differ."""
-        made = f" of node {self.node!r} ({self.op_type})" if self.op_type else ""
+        maker = f" of node {self.node!r} ({self.op_type})" if self.op_type else ""
         return (
-            f"tensor {self.tensor!r}{made} differs by {self.distance:.2g} with other rows in "
+            f"tensor {self.tensor!r}{maker} differs by {self.distance:.2g} with other rows in "
             "the batch"
         )
 
@@ -180,10 +180,10 @@ class _DryRun:
                     self._run_branch(engine, number, branch)
                 return None
             model = read_static(self.main)
-            batches, whole = self._run_whole(engine, model)
+            batches, batch = self._run_whole(engine, model)
             if not self.main.row_independent or self.main.batch_size <= 1:
                 return None
-            return self._confirm_rows(engine, model, batches, whole)
+            return self._confirm_rows(engine, model, batches, batch)
         finally:
             engine.unload()
 
@@ -203,10 +203,10 @@ class _DryRun:
 
     def _run_branch(self, engine: Engine, number: int, branch: Program) -> None:
         """Run one model of a fused executable; the inputs of the others are zeros."""
-        made = dict(next(iter_made_up(read_static(branch), branch.inputs, branch.batch_size)))
-        made[self.main.selector] = np.array(number)
-        missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in made}
-        engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
+        feeds = dict(next(iter_made_up(read_static(branch), branch.inputs, branch.batch_size)))
+        feeds[self.main.selector] = np.array(number)
+        missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in feeds}
+        engine.compute(MAIN_PROGRAM, self._rows_of(feeds | missing))
 
     def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Batch]:
         """Run the whole batch on the first inputs that the model accepts; return the remaining
@@ -268,9 +268,9 @@ class _DryRun:
                 return None
             if max(distances, default=0.0) <= bound:
                 return None
-        known = self._find_tensor(model, whole.rows, others, bound)
-        if known is not None:
-            return known
+        difference = self._find_tensor(model, whole.rows, others, bound)
+        if difference is not None:
+            return difference
         output = self.main.outputs[int(np.argmax(distances))]
         return RowDifference(output.tensor, "", "", max(distances))
 
@@ -288,10 +288,10 @@ class _DryRun:
         makers = {name: node for node in graph.graph.node for name in node.output if name in places}
         names = list(makers)
         for first in range(0, len(names), _TENSORS_AT_ONCE):
-            wanted = names[first : first + _TENSORS_AT_ONCE]
-            compute = self._compute_tensors(side, {name: places[name] for name in wanted})
+            chunk = names[first : first + _TENSORS_AT_ONCE]
+            compute = self._compute_tensors(side, {name: places[name] for name in chunk})
             distances = measure_rows(compute, Batch.of(compute, rows), others)
-            for name, distance in zip(wanted, distances, strict=True):
+            for name, distance in zip(chunk, distances, strict=True):
                 if distance > bound:
                     return RowDifference(name, makers[name].name, makers[name].op_type, distance)
         return None

@@ -191,11 +191,11 @@ class Executable:
         `findings` is how half precision affects the outputs, and the nodes whose results overflow
         half.
         """
-        made = cls.__new__(cls)
-        made.executable, made.metadata, made.findings = executable, metadata, findings
-        made.weights, made.opaque_blobs = dict(weights), dict(opaque_blobs)
-        made.loads, made.from_file = (), False
-        return made
+        compiled = cls.__new__(cls)
+        compiled.executable, compiled.metadata, compiled.findings = executable, metadata, findings
+        compiled.weights, compiled.opaque_blobs = dict(weights), dict(opaque_blobs)
+        compiled.loads, compiled.from_file = (), False
+        return compiled
 
     @property
     def batch_size(self) -> int:
@@ -306,8 +306,14 @@ class EngineCache:
         """Return the cache entry of a model with separate `weights`; None if caching is off."""
         if not options.enable_engine_caching:
             return None
-        kept = None if outputs is None else list(outputs)
-        settings = options.changed(), kept, batch_axis, package_hash(), registered_libraries()
+        output_names = None if outputs is None else list(outputs)
+        settings = (
+            options.changed(),
+            output_names,
+            batch_axis,
+            package_hash(),
+            registered_libraries(),
+        )
         types = [(name, value.dtype.str, value.shape) for name, value in sorted(weights.items())]
         # A digest of digests: where one piece ends and the next begins is part of it.
         graph = model.SerializeToString(deterministic=True)
@@ -324,12 +330,12 @@ class EngineCache:
         if not self.file.exists():
             return None
         try:
-            found = Executable(self.file)
+            cached = Executable(self.file)
         except CompileError as error:
             _log.warning("the cached executable is compiled anew: %s", error)
             return None
         _log.info("read %s instead of compiling", self.file)
-        return found
+        return cached
 
     def keep(self, executable: Executable) -> None:
         """Write the executable to the cache atomically; log a warning if it cannot be written."""

@@ -120,14 +120,14 @@ def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
         _append(fused.input, value, renames[value.name])
     for tensor in model.graph.initializer:
         _append(fused.initializer, tensor, renames[tensor.name])
-    taken = helper.make_graph(graph.node, popef.member_name(number, "taken"), [], [])
+    branch = helper.make_graph(graph.node, popef.member_name(number, "taken"), [], [])
     for value in graph.value_info:
         if value.name in renames and value.name not in inner:
-            _append(taken.value_info, value, renames[value.name])
+            _append(branch.value_info, value, renames[value.name])
     for value in outputs:
-        _append(taken.output, value, inner[value.name])
+        _append(branch.output, value, inner[value.name])
         _append(fused.output, value, popef.member_name(number, value.name))
-    _add_branches(fused, number, taken, outputs)
+    _add_branches(fused, number, branch, outputs)
 
 
 def _append(field: Any, message: Any, name: str) -> None:
@@ -145,8 +145,8 @@ def _rename_all(
     inputs: set[str],
 ) -> None:
     """Rename the branch's nodes and their tensors to their names in the fused model."""
-    made = {name for node in graph.node for name in node.output}
-    unmade = [name for name in inner if name not in made]
+    made_names = {name for node in graph.node for name in node.output}
+    unmade = [name for name in inner if name not in made_names]
     for name in unmade:  # a weight has the output's name
         if name in inputs:
             raise CompileError(
@@ -154,7 +154,7 @@ def _rename_all(
                 "fused model can be; put an Identity between them"
             )
         renames[name] += "@weight"
-    rename(graph, renames | {name: result for name, result in inner.items() if name in made})
+    rename(graph, renames | {name: result for name, result in inner.items() if name in made_names})
     for node in iter_nodes(graph):
         node.name = popef.member_name(
             number, node.name or next(filter(None, node.output), node.op_type)
@@ -164,14 +164,14 @@ def _rename_all(
 
 def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[str, str]:
     """Return the names of results inside the branch; outside they have the outputs' names."""
-    known = set(renames.values())
+    taken_names = set(renames.values())
     names: dict[str, str] = {}
     for value in graph.output:
         if value.name in names or value.name not in renames:
             raise CompileError(
                 f"output {value.name!r} of a model to fuse occurs twice, or no node makes it"
             )
-        names[value.name] = fresh_name(f"{renames[value.name]}@taken", known)
+        names[value.name] = fresh_name(f"{renames[value.name]}@taken", taken_names)
     return names
 
 
@@ -202,7 +202,7 @@ def _add_branches(
     taken: onnx.GraphProto,
     outputs: Sequence[onnx.ValueInfoProto],
 ) -> None:
-    zeros, left = Tape(popef.member_name(number, "left")), []
+    zeros, zero_outputs = Tape(popef.member_name(number, "left")), []
     for value in outputs:
         tensor = value.type.tensor_type
         kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
@@ -211,7 +211,7 @@ def _add_branches(
             zeros.ints([dim.dim_value for dim in tensor.shape.dim]),
             value=numpy_helper.from_array(np.zeros(1, kind)),
         )
-        left.append(onnx.ValueInfoProto(name=name, type=value.type))
+        zero_outputs.append(onnx.ValueInfoProto(name=name, type=value.type))
     op = Tape(popef.member_name(number, "choice"))
     chosen = op.add("Equal", popef.INDEX, op.constant(number, np.int32))
     fused.node.extend(op.nodes)
@@ -222,7 +222,9 @@ def _add_branches(
             [popef.member_name(number, value.name) for value in outputs],
             name=_branch_name(number),
             then_branch=taken,
-            else_branch=helper.make_graph(zeros.nodes, popef.member_name(number, "left"), [], left),
+            else_branch=helper.make_graph(
+                zeros.nodes, popef.member_name(number, "left"), [], zero_outputs
+            ),
         )
     )
 
@@ -258,7 +260,7 @@ def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
     MFConverter makes.
     """
     branches = {node.name: node for node in model.graph.node if node.op_type == "If"}
-    found = []
+    models = []
     for number in range(_count_models(model)):
         node = branches.get(_branch_name(number))
         body = attribute(node, "then_branch") if node is not None else None
@@ -271,8 +273,8 @@ def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
                 f"fused model: expected an If {_branch_name(number)!r} that holds a model, found "
                 "none: fuse them with MFConverter again"
             )
-        found.append(_take_out(model, number, node, body))
-    return found
+        models.append(_take_out(model, number, node, body))
+    return models
 
 
 def _take_out(
@@ -285,10 +287,10 @@ def _take_out(
     rename(graph, {value.name: name for value, name in zip(body.output, node.output, strict=True)})
     for value, name in zip(body.output, node.output, strict=True):
         graph.output.append(onnx.ValueInfoProto(name=name, type=value.type))
-    used = used_names(graph)
+    branch_names = used_names(graph)
     graph.initializer.extend(body.initializer)
     for tensor in model.graph.initializer:
-        if tensor.name in used:
+        if tensor.name in branch_names:
             graph.initializer.add().CopyFrom(tensor)
     return onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, graph=graph

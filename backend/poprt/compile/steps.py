@@ -218,12 +218,12 @@ def _check_io_tiles(num_io_tiles: int, target: Target) -> None:
 
 def _make_program(compilation: Compilation, member: Member) -> None:
     """Make the MAIN program of a member, and take the weights that it needs."""
-    streams, given = make_streams(member.model.graph), compilation.given
+    streams, values = make_streams(member.model.graph), compilation.given
     member.program, graph = make_main(
-        MAIN_PROGRAM, member.model, streams, member.cost, compilation.batch_axis, given
+        MAIN_PROGRAM, member.model, streams, member.cost, compilation.batch_axis, values
     )
-    names = [tensor.name for tensor in graph.graph.initializer if tensor.name in given]
-    member.weights = {name: given[name] for name in names}
+    names = [tensor.name for tensor in graph.graph.initializer if tensor.name in values]
+    member.weights = {name: values[name] for name in names}
 
 
 def _calibrate(compilation: Compilation, member: Member) -> Findings:
@@ -237,14 +237,14 @@ def _calibrate(compilation: Compilation, member: Member) -> Findings:
         narrowed = FloatToHalf(types).run(deepcopy(float_model))
         return _split(narrowed, outputs, half.numerics)
 
-    whole = None if float_model is None else _split(float_model, outputs, None)
-    can_narrow = whole is not None and all(
+    float_side = None if float_model is None else _split(float_model, outputs, None)
+    can_narrow = float_side is not None and all(
         tensor.data_type not in QUARTERS for tensor in member.model.graph.initializer
     )
     try:
         return calibrate(
             half,
-            whole,
+            float_side,
             member.program.inputs,
             member.program.batch_size,
             compilation.data_of(member),

@@ -22,16 +22,16 @@ def load_extensions(option: str, files: Iterable[str]) -> None:
             raise CompileError(f"{option} {file}: no such file")
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
-        known = sys.modules.get(path.stem)
-        if known is not None and getattr(known, "__file__", None) == str(path):
+        loaded = sys.modules.get(path.stem)
+        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
             continue
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        if found is None or found.loader is None:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
             raise CompileError(f"{option} {file}: expected a Python file, NAME.py")
-        module = importlib.util.module_from_spec(found)
+        module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         try:
-            found.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except Exception as error:  # a user's file may raise anything; the message names the file
             del sys.modules[path.stem]
             text = " ".join(str(error).split())

@@ -72,7 +72,7 @@ class OnnxFrontend:
                 raise CompileError(f"input model {path}: {what}{hint}")
             return path
         # glob would find nothing in a folder that cannot be read
-        files = sorted(each for each in path.iterdir() if each.suffix == ".onnx")
+        files = sorted(entry for entry in path.iterdir() if entry.suffix == ".onnx")
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
             further = "" if files else name_some(name_models(path, ".onnx"))
@@ -140,10 +140,10 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
         raise onnx.checker.ValidationError(str(error)) from error
     for node in iter_nodes(model.graph):
         if node.domain in STANDARD_DOMAINS and not onnx.defs.has(node.op_type):
-            known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+            op_types = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
             raise onnx.checker.ValidationError(
                 f"operator {node.op_type} is not in the ONNX standard"
-                f"{did_you_mean(node.op_type, known)}"
+                f"{did_you_mean(node.op_type, op_types)}"
             )
     # The checker serialises and parses the model, which fails above 2 GiB.
     light = without_weights(model, heavy)
@@ -299,7 +299,7 @@ class _Pieces:
         """
         content = self._content
         self._model = list(_limit(_iter_fields(content, 0, len(content)), _MAX_MODEL_FIELDS))
-        found = {}
+        places = {}
         self._cuts: dict[int, _Field] = {}
         index = 0
         for graph in self._model:
@@ -311,13 +311,13 @@ class _Pieces:
                 raw = self._find_raw(field) if field.end - field.value >= LARGE_BYTES else None
                 if raw is not None:
                     self._cuts[field.start] = raw
-                    found[index] = (raw.value, raw.end - raw.value)
+                    places[index] = (raw.value, raw.end - raw.value)
                 index += 1
-        return found
+        return places
 
     def _find_raw(self, tensor: _Field) -> _Field | None:
-        found = _iter_fields(self._content, tensor.value, tensor.end)
-        fields = list(islice(found, _MAX_TENSOR_FIELDS + 1))
+        raw_fields = _iter_fields(self._content, tensor.value, tensor.end)
+        fields = list(islice(raw_fields, _MAX_TENSOR_FIELDS + 1))
         raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
         if len(fields) > _MAX_TENSOR_FIELDS:
             return None  # its values are separate fields, perhaps millions: they are not examined

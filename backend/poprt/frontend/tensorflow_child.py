@@ -41,8 +41,8 @@ class Names:
         """Return the tensor that `name` means. Raises RequestError if there is none."""
         tensor = name if name in self._by_tensor else self._tensors.get(name)
         if tensor is None:
-            known = ", ".join(f"{own} ({tensor})" for tensor, own in self._by_tensor.items())
-            raise RequestError(f"{option} names {name!r}; the model's {self._kind}s are {known}")
+            listed = ", ".join(f"{own} ({tensor})" for tensor, own in self._by_tensor.items())
+            raise RequestError(f"{option} names {name!r}; the model's {self._kind}s are {listed}")
         return tensor
 
     def choose(self, given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -63,16 +63,24 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
         loaded = tensorflow.saved_model.load(path, tags=[tag])
     except (OSError, RuntimeError, ValueError) as error:
         raise RequestError(f"{path} cannot be loaded with tag {tag!r}: {error}") from error
-    known = {name: found for name, found in loaded.signatures.items() if not name.startswith("_")}
+    signatures = {
+        name: signature_function
+        for name, signature_function in loaded.signatures.items()
+        if not name.startswith("_")
+    }
     name = signature or (
-        _DEFAULT if _DEFAULT in known else next(iter(known), "") if len(known) == 1 else ""
+        _DEFAULT
+        if _DEFAULT in signatures
+        else next(iter(signatures), "")
+        if len(signatures) == 1
+        else ""
     )
-    if name not in known:
-        found = ", ".join(sorted(known)) or "none"
+    if name not in signatures:
+        listed = ", ".join(sorted(signatures)) or "none"
         raise RequestError(
-            f"--signature_def is {signature!r}; the signatures of {path} are {found}"
+            f"--signature_def is {signature!r}; the signatures of {path} are {listed}"
         )
-    function = known[name]
+    function = signatures[name]
     fed = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
     structure = tensorflow.nest.flatten(function.structured_input_signature)
     inputs = {tensor.name: spec.name for tensor, spec in zip(fed, structure, strict=True)}
@@ -93,11 +101,13 @@ def find_graph_names(path: str) -> tuple[Names, Names]:
     graph = tensorflow.compat.v1.GraphDef()
     try:
         graph.ParseFromString(Path(path).read_bytes())
-        with tensorflow.Graph().as_default() as made:
+        with tensorflow.Graph().as_default() as tf_graph:
             tensorflow.import_graph_def(graph, name="")
     except Exception as error:  # protobuf's and TensorFlow's errors share no base class
         raise RequestError(f"{path} is no frozen graph of TensorFlow: {error}") from error
-    names = {tensor.name: tensor.name for node in made.get_operations() for tensor in node.outputs}
+    names = {
+        tensor.name: tensor.name for node in tf_graph.get_operations() for tensor in node.outputs
+    }
     return Names("tensor", names), Names("tensor", names)
 
 
@@ -116,19 +126,21 @@ def make_arguments(request: Mapping[str, Any]) -> list[str]:
         inputs, outputs = find_graph_names(path)
         words = ["--graphdef", path]
     fed = inputs.choose(request["inputs"], "--inputs")
-    made = outputs.choose(request["outputs"], "--outputs")
+    chosen = outputs.choose(request["outputs"], "--outputs")
     shapes = {
         inputs.find(name, "--input_shape"): dims for name, dims in request["input_shape"].items()
     }
     words += ["--opset", str(request["opset"])]
     words += ["--inputs", _join(name + _write_shape(shapes.get(name)) for name in fed)]
     words += ["--rename-inputs", _join(_refuse_separators(fed.values()))]
-    words += ["--outputs", _join(made)]
-    words += ["--rename-outputs", _join(_refuse_separators(made.values()))]
+    words += ["--outputs", _join(chosen)]
+    words += ["--rename-outputs", _join(_refuse_separators(chosen.values()))]
     for side, names in (("inputs", inputs), ("outputs", outputs)):
-        if given := request[f"{side}_as_nchw"]:
-            found = (names.find(each, f"--{side}_as_nchw") for each in given)
-            words += [f"--{side}-as-nchw", _join(found)]
+        if requested := request[f"{side}_as_nchw"]:
+            transposed = (
+                names.find(requested_name, f"--{side}_as_nchw") for requested_name in requested
+            )
+            words += [f"--{side}-as-nchw", _join(transposed)]
     if request["is_large"]:
         return [*words, "--large_model", "--output", LARGE_MODEL]
     return [*words, "--output", MODEL]
@@ -140,7 +152,7 @@ def _write_shape(dims: Sequence[int] | None) -> str:
 
 def _refuse_separators(names: Iterable[str]) -> Iterable[str]:
     for name in names:
-        if any(each in name for each in _SEPARATORS):
+        if any(separator in name for separator in _SEPARATORS):
             raise RequestError(
                 f"the model's name {name!r} holds one of {_SEPARATORS!r}, which tf2onnx cannot take"
             )

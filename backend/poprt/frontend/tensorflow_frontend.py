@@ -92,8 +92,8 @@ class TensorflowFrontend:
         if substitute := recognize_substitute(_read_head(file)):
             raise CompileError(f"input model {file}: expected {expected}, found {substitute}")
         fed, shapes = self.split_nodename_and_shape(_join(inputs)) if inputs else (None, None)
-        made = split_names([_join(outputs)]) if outputs else None
-        if not saved_model and not (fed and made):
+        output_names = split_names([_join(outputs)]) if outputs else None
+        if not saved_model and not (fed and output_names):
             raise CompileError(
                 f"frozen graph {path}: --inputs and --outputs have to name its tensors"
             )
@@ -104,7 +104,7 @@ class TensorflowFrontend:
             "tag": tag or "serve",
             "opset": opset,
             "inputs": fed,
-            "outputs": made,
+            "outputs": output_names,
             "inputs_as_nchw": split_names([_join(inputs_as_nchw)]) if inputs_as_nchw else [],
             "outputs_as_nchw": split_names([_join(outputs_as_nchw)]) if outputs_as_nchw else [],
             "input_shape": {
@@ -190,16 +190,16 @@ class TensorflowFrontend:
         shapes: dict[str, list[int]] = {}
         place = 0
         while place < len(name):
-            found = _NAME.match(name, place)
-            if found is None:
+            match = _NAME.match(name, place)
+            if match is None:
                 raise CompileError(
                     f"inputs {name!r}: expected NAME or NAME[d0,d1,...] with commas between"
                 )
-            own, dims = found.group(1).strip(), found.group(2)
+            own, dims = match.group(1).strip(), match.group(2)
             names.append(own)
             if dims is not None:
                 shapes[own] = _read_sizes(own, dims)
-            place = found.end()
+            place = match.end()
         return names, shapes or None
 
 

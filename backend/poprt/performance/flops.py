@@ -54,8 +54,8 @@ class Profiler:
         if operator.family is Family.REDUCTION:
             return lambda _node, taken, _made: _size(taken[0]) if taken else 0
         if operator.family in (Family.SOFTMAX, Family.NORM):
-            each = _NORM_FLOPS if operator.family is Family.NORM else _SOFTMAX_FLOPS
-            return lambda _node, _taken, made: each * _size(made[0]) if made else 0
+            flops_per_element = _NORM_FLOPS if operator.family is Family.NORM else _SOFTMAX_FLOPS
+            return lambda _node, _taken, made: flops_per_element * _size(made[0]) if made else 0
         if operator.only_moves or find_operator(op_type).only_moves:
             return lambda _node, _taken, _made: 0
         return lambda _node, _taken, made: _size(made[0]) if made else 0
@@ -94,10 +94,10 @@ def _count_graph(
                 f"node {node.name or node.op_type!r}: the shape of {unknown!r} is not known; fix "
                 "the sizes of the inputs first, as Converter(input_shape=...) does"
             )
-        taken, made = (
+        input_shapes, output_shapes = (
             [shapes[name] for name in names if name] for names in (node.input, node.output)
         )
-        flops = Profiler.get_profiler(node.op_type)(node, taken, made)
+        flops = Profiler.get_profiler(node.op_type)(node, input_shapes, output_shapes)
         by_type[node.op_type] = by_type.get(node.op_type, 0) + flops
         total += flops
     return total

@@ -191,13 +191,15 @@ class LatencyParts:
 
     def name(self) -> dict[str, float]:
         """Return the seconds of each part by its name in reports, without a waiting time of 0."""
-        found = {
+        seconds_by_part = {
             "chip": self.chip_seconds,
             "transfers": self.transfer_seconds,
             "waiting for I/O tiles": self.waiting_seconds,
             "fixed cost of a call": self.fixed_seconds,
         }
-        return {part: seconds for part, seconds in found.items() if seconds or part == "chip"}
+        return {
+            part: seconds for part, seconds in seconds_by_part.items() if seconds or part == "chip"
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +242,9 @@ class Profile:
     @property
     def close_verdicts(self) -> CloseVerdicts | None:
         """Published verdicts near this one, if whether it fits is uncertain; else None."""
-        known = read_validation().memory
+        validated = read_validation().memory
         share = self.estimate.fullest.fullest_tile_bytes / self.target.bytes_per_tile
-        return known if known and known.least <= share <= known.most else None
+        return validated if validated and validated.least <= share <= validated.most else None
 
     @property
     def unvalidated_layers(self) -> dict[str, float]:
@@ -290,10 +292,10 @@ class Profile:
 
     def by_type(self) -> list[TypeCost]:
         """Return the costs of the operator types, most expensive first."""
-        found: dict[str, list[OperatorCost]] = {}
+        operators_by_type: dict[str, list[OperatorCost]] = {}
         for operator in self.estimate.operators:
-            found.setdefault(operator.op_type, []).append(operator)
-        costs = [_sum(op_type, operators) for op_type, operators in found.items()]
+            operators_by_type.setdefault(operator.op_type, []).append(operator)
+        costs = [_sum(op_type, operators) for op_type, operators in operators_by_type.items()]
         return sorted(costs, key=lambda cost: (-cost.cycles, cost.op_type))
 
     def dearest(self, count: int) -> list[OperatorCost]:

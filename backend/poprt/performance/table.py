@@ -74,8 +74,8 @@ def describe_subject(profile: Profile) -> str:
 def describe_latency(profile: Profile) -> str:
     """Return the sum that makes the latency."""
     parts, total = describe_sum(profile)
-    told = " + ".join(f"{part} {seconds}" for part, seconds in parts)
-    return f"{told} = latency {total}"
+    summands = " + ".join(f"{part} {seconds}" for part, seconds in parts)
+    return f"{summands} = latency {total}"
 
 
 def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
@@ -90,13 +90,13 @@ def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
     decimals = 2 if total * scale < _TWO_DECIMALS else 1
     shown = {part: round(seconds * scale, decimals) for part, seconds in parts.items()}
     largest = max(parts, key=lambda part: parts[part])
-    whole = round(total * scale, decimals)
-    shown[largest] = whole - sum(value for part, value in shown.items() if part != largest)
+    rounded = round(total * scale, decimals)
+    shown[largest] = rounded - sum(value for part, value in shown.items() if part != largest)
     least = 10.0**-decimals
-    named = [
+    texts = [
         (p, f"{v:,.{decimals}f} {unit}" if v else f"<{least} {unit}") for p, v in shown.items()
     ]
-    return named, f"{whole:,.{decimals}f} {unit}"
+    return texts, f"{rounded:,.{decimals}f} {unit}"
 
 
 def describe_error(profile: Profile) -> str:
@@ -112,11 +112,11 @@ def describe_error(profile: Profile) -> str:
         return f"{error.describe()}; {missing}" if layers else error.describe()
     if profile.is_validated_kind:
         return f"error unknown: {missing}"
-    told = (
+    message = (
         f"error unknown: {describe_kind(profile.kind)} were never validated, since nobody "
         "published their times"
     )
-    return f"{told}; {missing}" if layers else told
+    return f"{message}; {missing}" if layers else message
 
 
 def describe_warnings(profile: Profile) -> list[str]:
@@ -128,10 +128,10 @@ def describe_warnings(profile: Profile) -> list[str]:
     counts: Mapping[str, int] = profile.estimate.fallback_operators
     if not counts:
         return assumed
-    named = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
+    listed = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
     return [
         *assumed,
-        f"warning: no formula for {named}: costed by a conservative guess for each element",
+        f"warning: no formula for {listed}: costed by a conservative guess for each element",
     ]
 
 
@@ -158,14 +158,14 @@ def describe_macs(macs: int) -> str:
 def _operators(profile: Profile) -> Table:
     table = make_table("operator", "nodes|", "cycles|", "share|", "MACs|", "of peak|", "bound by")
     types = profile.by_type()
-    for each in types:
-        share = each.cycles / max(1, profile.estimate.cycles)
-        peak = f"{profile.peak_share(each.macs, each.cycles):.1%}" if each.macs else ""
-        cells = [each.op_type, str(each.count), f"{each.cycles:,}", f"{share:.1%}"]
-        add_row(table, [*cells, describe_macs(each.macs), peak, each.bound])
-    cycles, macs = profile.estimate.cycles, sum(each.macs for each in types)
+    for cost in types:
+        share = cost.cycles / max(1, profile.estimate.cycles)
+        peak = f"{profile.peak_share(cost.macs, cost.cycles):.1%}" if cost.macs else ""
+        cells = [cost.op_type, str(cost.count), f"{cost.cycles:,}", f"{share:.1%}"]
+        add_row(table, [*cells, describe_macs(cost.macs), peak, cost.bound])
+    cycles, macs = profile.estimate.cycles, sum(cost.macs for cost in types)
     table.add_section()
-    cells = ["all", str(sum(each.count for each in types)), f"{cycles:,}", "", describe_macs(macs)]
+    cells = ["all", str(sum(cost.count for cost in types)), f"{cycles:,}", "", describe_macs(macs)]
     add_row(table, [*cells, f"{profile.peak_share(macs, cycles):.1%}", ""])
     return table
 
@@ -238,11 +238,11 @@ def _nodes(profile: Profile, top: int) -> Table:
         "supersteps|",
         "plan",
     )
-    for each in profile.dearest(top):
-        work = each.work
-        peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
-        share = each.cycles / profile.estimate.cycles
-        cells = [each.name, each.op_type, f"{each.cycles:,}", f"{share:.1%}", peak]
+    for operator in profile.dearest(top):
+        work = operator.work
+        peak = f"{profile.peak_share(work.macs, operator.cycles):.1%}" if work.macs else ""
+        share = operator.cycles / profile.estimate.cycles
+        cells = [operator.name, operator.op_type, f"{operator.cycles:,}", f"{share:.1%}", peak]
         add_row(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
     return table
 
@@ -257,12 +257,12 @@ def print_tile_mapping(profile: Profile, console: Console) -> None:
     table = make_table(
         "tile mapping", "kind", "IPU|", "bytes|", "elements|", "tiles|", "tiles x elements", "by"
     )
-    for each in chosen:
-        counts = count_elements(each.spread)
-        names = each.name or "computed constants", each.kind.value
-        sizes = each.num_bytes, int(counts.sum()), int((counts > 0).sum())
-        cells = [*names, str(each.ipu), *(f"{size:,}" for size in sizes)]
-        add_row(table, [*cells, describe_spread(each.spread), each.source.value])
+    for variable in chosen:
+        counts = count_elements(variable.spread)
+        names = variable.name or "computed constants", variable.kind.value
+        sizes = variable.num_bytes, int(counts.sum()), int((counts > 0).sum())
+        cells = [*names, str(variable.ipu), *(f"{size:,}" for size in sizes)]
+        add_row(table, [*cells, describe_spread(variable.spread), variable.source.value])
     console.print(table)
     console.print(
         cell(

@@ -92,8 +92,8 @@ class Memory:
     @property
     def tiles(self) -> Array:
         """Bytes of each tile."""
-        found: Array = np.sum([category.tiles for category in self.categories], axis=0)
-        return found
+        total: Array = np.sum([category.tiles for category in self.categories], axis=0)
+        return total
 
     def as_json(self) -> dict[str, Any]:
         """Return the memory for a program that draws it."""
@@ -177,8 +177,8 @@ class Tiles:
         result = self._estimate
         peaks: dict[int, int] = {}
         for step, operator in enumerate(result.operators):
-            known = peaks.get(operator.ipu)
-            if known is None or operator.live_bytes > result.operators[known].live_bytes:
+            peak = peaks.get(operator.ipu)
+            if peak is None or operator.live_bytes > result.operators[peak].live_bytes:
                 peaks[operator.ipu] = step
         return [
             Memory(
@@ -196,9 +196,10 @@ class Tiles:
 
         def of(name: str, kinds: set[Kind]) -> Category:
             chosen = [
-                each
-                for each in mine
-                if each.kind in kinds and (step is None or each.first <= step <= each.last)
+                variable
+                for variable in mine
+                if variable.kind in kinds
+                and (step is None or variable.first <= step <= variable.last)
             ]
             return self._category(name, chosen, estimated[name])
 
@@ -209,9 +210,9 @@ class Tiles:
         yield of("handed on", {Kind.HANDED_ON})
         yield from self._iter_code(ipu, cost)
         if self._estimate.options.num_io_tiles:
-            held = np.zeros(self.profile.target.tiles_per_ipu, dtype=np.int64)
-            held[self.compute_tiles :] = cost.io_tile_bytes
-            yield Category(_STREAMS, 0, cost.io_tile_bytes, held)
+            tile_bytes = np.zeros(self.profile.target.tiles_per_ipu, dtype=np.int64)
+            tile_bytes[self.compute_tiles :] = cost.io_tile_bytes
+            yield Category(_STREAMS, 0, cost.io_tile_bytes, tile_bytes)
 
     def _category(self, name: str, variables: Iterable[Variable], fullest: int) -> Category:
         tiles, planned = self._spread_evenly(0), 0
@@ -223,9 +224,9 @@ class Tiles:
 
     def _spread_evenly(self, num_bytes: int) -> Array:
         tiles = np.zeros(self.profile.target.tiles_per_ipu, dtype=np.int64)
-        each, left = divmod(num_bytes, self.compute_tiles)
-        tiles[: self.compute_tiles] = each
-        tiles[:left] += 1
+        tile_bytes, remainder = divmod(num_bytes, self.compute_tiles)
+        tiles[: self.compute_tiles] = tile_bytes
+        tiles[:remainder] += 1
         return tiles
 
     def _copies(self, peak: OperatorCost | None) -> Category:
@@ -258,7 +259,7 @@ class Tiles:
         those of `Estimate.by_cause`."""
         result, target = self._estimate, self.profile.target
         computing = np.arange(target.tiles_per_ipu) < self.compute_tiles
-        found: list[dict[str, Array]] = []
+        superstep_cycles: list[dict[str, Array]] = []
         for ipu in range(target.num_ipus):
             # Tiles at work are the first ones. An operator adds its cycles at tile 0, and takes
             # them off behind its last tile; sums from tile 0 on are the cycles of each tile.
@@ -277,7 +278,7 @@ class Tiles:
             at_host = ~computing if result.overlapped else np.ones_like(computing)
             host = at_host * result.host_cycles
             idle = result.total_cycles - compute - exchange - sync - host
-            found.append(
+            superstep_cycles.append(
                 {
                     "compute": compute,
                     "exchange": exchange,
@@ -286,7 +287,7 @@ class Tiles:
                     "idle": idle,
                 }
             )
-        return found
+        return superstep_cycles
 
     def received_bytes(self, operator: OperatorCost) -> tuple[int, int]:
         """Return the bytes that the tile that receives most receives during a node, and at most all
@@ -416,7 +417,7 @@ class Tiles:
     def _find_hot_spots(self) -> list[dict[str, Any]]:
         """Return the nodes that exchange longest, with their share of the time of all exchanges."""
         steps = self._estimate.operators
-        total = sum(each.work.exchange for each in steps)
+        total = sum(step.work.exchange for step in steps)
         order = sorted(range(len(steps)), key=lambda step: (-steps[step].work.exchange, step))
         return [
             {

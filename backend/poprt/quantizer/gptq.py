@@ -63,12 +63,12 @@ class Layout:
         channels.
         """
         if node.op_type == "Conv":
-            found = _of_convolution(node, shape)
+            layout = _of_convolution(node, shape)
         elif len(shape) == _MATRIX:
-            found = _of_matrix(node, place, shape)
+            layout = _of_matrix(node, place, shape)
         else:
             return None
-        return found if found.shape[-1] <= MAX_CHANNELS else None
+        return layout if layout.shape[-1] <= MAX_CHANNELS else None
 
 
 def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout:
@@ -191,12 +191,12 @@ def adjust(weight: Array, layout: Layout, candidate: ScaledFormat, hessian: Hess
     matrix = layout.to_matrix(weight.astype(np.float32))
     sums = hessian.sums
     nearest = _round(matrix, candidate)
-    found = _feed_back(matrix, candidate, _factor(sums))
-    of_nearest, of_found = _losses(matrix, nearest, sums), _losses(matrix, found, sums)
+    fed_back = _feed_back(matrix, candidate, _factor(sums))
+    of_nearest, of_found = _losses(matrix, nearest, sums), _losses(matrix, fed_back, sums)
     better = of_found < of_nearest
-    values = np.where(better[..., None], found, nearest)
-    kept = np.where(better, of_found, of_nearest)
-    return Adjusted(layout.from_matrix(values), float(kept.sum()), float(of_nearest.sum()))
+    values = np.where(better[..., None], fed_back, nearest)
+    losses = np.where(better, of_found, of_nearest)
+    return Adjusted(layout.from_matrix(values), float(losses.sum()), float(of_nearest.sum()))
 
 
 def _losses(matrix: Array, rounded: Array, sums: Array) -> Array:
@@ -234,12 +234,12 @@ def _feed_back(matrix: Array, candidate: ScaledFormat, factor: Array) -> Array:
     # wanted_i = w_i + sum over all earlier j of (w - q)_j A_ji. The part of earlier blocks is one
     # product for a whole block; only the part within the block is computed channel by channel.
     channels = matrix.shape[-1]
-    made, apart = np.empty_like(matrix), np.zeros_like(matrix)
+    rounded, apart = np.empty_like(matrix), np.zeros_like(matrix)
     for start in range(0, channels, _BLOCK):
         end = min(start + _BLOCK, channels)
-        wanted = matrix[..., start:end] + apart[..., :start] @ factor[:, :start, start:end]
+        targets = matrix[..., start:end] + apart[..., :start] @ factor[:, :start, start:end]
         for i in range(start, end):
             corrections = apart[..., start:i] @ factor[:, start:i, i, None]
-            made[..., i] = _round(wanted[..., i - start] + corrections[..., 0], candidate)
-            apart[..., i] = matrix[..., i] - made[..., i]
-    return made
+            rounded[..., i] = _round(targets[..., i - start] + corrections[..., 0], candidate)
+            apart[..., i] = matrix[..., i] - rounded[..., i]
+    return rounded

@@ -95,13 +95,13 @@ class Notes:
     @staticmethod
     def take(model: onnx.ModelProto) -> Notes:
         """Remove the notes from a model and return them. Raises CompileError for damaged ones."""
-        found = {entry.key: entry.value for entry in model.metadata_props}
-        kept = [entry for entry in model.metadata_props if entry.key not in _NAMES.values()]
+        entries = {entry.key: entry.value for entry in model.metadata_props}
+        others = [entry for entry in model.metadata_props if entry.key not in _NAMES.values()]
         del model.metadata_props[:]
-        model.metadata_props.extend(kept)
-        names = found.get(_SKIP)
+        model.metadata_props.extend(others)
+        names = entries.get(_SKIP)
         return Notes(
-            Fp8Params.parse(found[_PARAMS]) if _PARAMS in found else None,
+            Fp8Params.parse(entries[_PARAMS]) if _PARAMS in entries else None,
             frozenset(names.split("\n")) if names else None,
         )
 
@@ -118,16 +118,16 @@ def iter_activations(
     side = Side.of(model, None)
     light = side.model
     inputs = {value.name for value in find_inputs(light.graph)}
-    wanted = list(dict.fromkeys(names))
-    given = [name for name in wanted if name in inputs]
-    for feeds in iter_batches(light, samples) if given else ():
-        yield from ((name, np.asarray(feeds[name])) for name in given)
+    tensor_names = list(dict.fromkeys(names))
+    input_names = [name for name in tensor_names if name in inputs]
+    for feeds in iter_batches(light, samples) if input_names else ():
+        yield from ((name, np.asarray(feeds[name])) for name in input_names)
     values = graph_values(infer_shapes(light).graph)
-    made = [name for name in wanted if name not in inputs]
+    result_names = [name for name in tensor_names if name not in inputs]
     try:
-        for chunk in iter_chunks(made, values):
-            for found in side.run(iter_batches(light, samples), chunk, enough_seconds=math.inf):
-                yield from zip(chunk, found, strict=True)
+        for chunk in iter_chunks(result_names, values):
+            for tensors in side.run(iter_batches(light, samples), chunk, enough_seconds=math.inf):
+                yield from zip(chunk, tensors, strict=True)
     except FAILURES as error:
         raise CompileError(f"the model cannot be computed on data_preprocess: {error}") from error
 
@@ -282,16 +282,16 @@ class FP8Quantizer:
         else:
             self._search(model, layers)
         ranked = sorted(layers, key=lambda layer: layer.loss, reverse=True)
-        kept = [layer.name for layer in ranked[: self._keep]]
-        self._write_log(layers, kept)
+        skipped = [layer.name for layer in ranked[: self._keep]]
+        self._write_log(layers, skipped)
         for layer in layers:
-            if layer.adjusted is not None and layer.name not in kept:
+            if layer.adjusted is not None and layer.name not in skipped:
                 values = layer.adjusted.values.astype(np.float16)
                 hold(layer.product.weight, values, TensorProto.FLOAT16)
         convert = get_pass(
             "float_to_fp8",
             notes.params,
-            {*notes.skip_op_names, *kept},
+            {*notes.skip_op_names, *skipped},
             self._precision,
             {layer.name: _pair(layer.activation) for layer in layers if layer.activation},
             {layer.name: _pair(layer.weight) for layer in layers if layer.weight},
@@ -300,7 +300,7 @@ class FP8Quantizer:
 
     def _check(self, model: onnx.ModelProto, layers: Sequence[_QuantizedLayer]) -> None:
         if not layers and all(
-            each.data_type != TensorProto.FLOAT16 for each in model.graph.initializer
+            tensor.data_type != TensorProto.FLOAT16 for tensor in model.graph.initializer
         ):
             raise CompileError(
                 "the model has no products with weights in half to quantise; convert it with "
@@ -313,26 +313,30 @@ class FP8Quantizer:
                 )
 
     def _search(self, model: onnx.ModelProto, layers: Sequence[_QuantizedLayer]) -> None:
-        wanted = [
+        calibrated = [
             layer for layer in layers if self._precision == "fp8" and layer.product.is_outside
         ]
-        counts: dict[str, HalfCounts] = {layer.product.activation: HalfCounts() for layer in wanted}
-        samples = read_samples(self._data) if wanted and self._data is not None else {}
-        for name, values in iter_activations(model, samples, counts) if wanted else ():
+        counts: dict[str, HalfCounts] = {
+            layer.product.activation: HalfCounts() for layer in calibrated
+        }
+        samples = read_samples(self._data) if calibrated and self._data is not None else {}
+        for name, values in iter_activations(model, samples, counts) if calibrated else ():
             counts[name].add(values)
-        found: dict[str, Choice] = {}
+        choices: dict[str, Choice] = {}
         with show_progress("FP8 calibration", len(layers)) as show:
             for layer in layers:
                 show(layer.name)
                 weight, activation = layer.product.weight, layer.product.activation
-                if weight.name not in found:
+                if weight.name not in choices:
                     of_weight = HalfCounts()
                     of_weight.add(read_array(weight))
-                    found[weight.name] = self._find(f"weight {weight.name!r}", of_weight)
-                layer.weight = found[weight.name]
-                if activation in counts and activation not in found:
-                    found[activation] = self._find(f"activation {activation!r}", counts[activation])
-                layer.activation = found.get(activation) if layer in wanted else None
+                    choices[weight.name] = self._find(f"weight {weight.name!r}", of_weight)
+                layer.weight = choices[weight.name]
+                if activation in counts and activation not in choices:
+                    choices[activation] = self._find(
+                        f"activation {activation!r}", counts[activation]
+                    )
+                layer.activation = choices.get(activation) if layer in calibrated else None
 
     def _find(self, what: str, counts: HalfCounts) -> Choice:
         if counts.lost:
@@ -386,8 +390,8 @@ class FP8Quantizer:
         for layer in layers:
             yield f"{layer.product.node.op_type} {layer.name!r}"
             if layer.adjusted is not None:
-                weight, found = layer.product.weight.name, layer.adjusted
-                losses = f"loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
+                weight, adjusted = layer.product.weight.name, layer.adjusted
+                losses = f"loss {adjusted.loss:.6g}, rounded {adjusted.rounded_loss:.6g}"
                 yield f"  weight {weight!r}: {losses}"
             for what, name, choice in (
                 ("weight", layer.product.weight.name, layer.weight),
@@ -414,7 +418,8 @@ def _describe(values: Values, best: ScaledFormat) -> tuple[str, ...]:
     quantised = values.quantise(best)
     pairs = {"original": values.values, "quantised": quantised, "noise": quantised - values.values}
     return tuple(
-        f"    {name}: {Moments.of(each, values.counts).describe()}" for name, each in pairs.items()
+        f"    {name}: {Moments.of(sample, values.counts).describe()}"
+        for name, sample in pairs.items()
     )
 
 

@@ -82,9 +82,9 @@ class Values:
         most = float(np.abs(self.values).max(initial=0))
         if not most:
             return np.zeros(1), np.ones(1)
-        found, edges = np.histogram(self.values, KLD_BINS, (-most, most), weights=self.counts)
-        held = found > 0
-        return ((edges[:-1] + edges[1:]) / 2)[held], found[held] / found.sum()
+        counts, edges = np.histogram(self.values, KLD_BINS, (-most, most), weights=self.counts)
+        is_filled = counts > 0
+        return ((edges[:-1] + edges[1:]) / 2)[is_filled], counts[is_filled] / counts.sum()
 
 
 @cache

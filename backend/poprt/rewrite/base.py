@@ -208,7 +208,7 @@ def get_all_named_subclasses(cls: type[Pass]) -> dict[str, type[Pass]]:
     replace this function to have their own passes found."""
     if cls is Pass:
         return dict(_PASSES)
-    return {name: found for name, found in _PASSES.items() if issubclass(found, cls)}
+    return {name: pass_type for name, pass_type in _PASSES.items() if issubclass(pass_type, cls)}
 
 
 def register(name: str, **facts: Any) -> Callable[[_P], _P]:
@@ -274,21 +274,19 @@ def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
     own, replaced = _own_info(made), _PASSES.get(name, made)
     if replaced is made:
         return own
-    given = replaced.info
+    info = replaced.info
     parameters = inspect.signature(made).parameters
     takes_any = any(
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
     )
     return replace(
-        given,
-        takes={
-            key: option for key, option in given.takes.items() if takes_any or key in parameters
-        },
+        info,
+        takes={key: option for key, option in info.takes.items() if takes_any or key in parameters},
         refusal="",
-        properties={**given.properties, **own.properties},
-        before=given.before | own.before,
-        depend=given.depend | own.depend,
-        against=given.against | own.against,
+        properties={**info.properties, **own.properties},
+        before=info.before | own.before,
+        depend=info.depend | own.depend,
+        against=info.against | own.against,
     )
 
 
@@ -313,8 +311,8 @@ def _constrain(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
 def refuse_pass(name: str, reason: str, **facts: Any) -> None:
     """Register a pass of the real tool that is unsupported here. `reason` says why; `facts` say
     where it would run and which option would enable it."""
-    made = type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."})
-    register(name, refusal=reason, **facts)(made)
+    pass_type = type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."})
+    register(name, refusal=reason, **facts)(pass_type)
 
 
 class RefusedPass(Pass):
@@ -327,16 +325,16 @@ class RefusedPass(Pass):
 
 def find_pass(name: str) -> type[Pass]:
     """Return the class of a pass. Raise CompileError for a name that is not registered."""
-    known = get_all_named_subclasses(Pass)
-    if name not in known:
+    passes = get_all_named_subclasses(Pass)
+    if name not in passes:
         raise CompileError(
-            f"pass {name!r} is not registered{did_you_mean(name, known)}; `poprt "
+            f"pass {name!r} is not registered{did_you_mean(name, passes)}; `poprt "
             "--list_all_passes` prints the known ones"
         )
-    found = known[name]
-    if name in _PASSES and found is not _PASSES[name] and "info" not in found.__dict__:
-        found.name, found.info = name, _info_in_place(name, found)
-    return found
+    pass_type = passes[name]
+    if name in _PASSES and pass_type is not _PASSES[name] and "info" not in pass_type.__dict__:
+        pass_type.name, pass_type.info = name, _info_in_place(name, pass_type)
+    return pass_type
 
 
 def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
@@ -359,15 +357,17 @@ def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
         >>> poprt.get_pass("remove_duplicated_initializer").name
         'remove_duplicated_initializer'
     """
-    found = find_pass(name)
-    signature = inspect.signature(found)
+    pass_type = find_pass(name)
+    signature = inspect.signature(pass_type)
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
         listed = ", ".join(signature.parameters) or "none"
-        step = "; it is a step of the compiler's own" if found.info.stage is Stage.LOWERING else ""
+        step = (
+            "; it is a step of the compiler's own" if pass_type.info.stage is Stage.LOWERING else ""
+        )
         raise CompileError(f"pass {name!r}: {error}; its arguments are {listed}{step}") from None
-    return found(*arguments, **options)
+    return pass_type(*arguments, **options)
 
 
 def get_registered_passes() -> dict[str, type[Pass]]:
@@ -377,5 +377,9 @@ def get_registered_passes() -> dict[str, type[Pass]]:
 
 def get_typed_registered_passes(kind: Any) -> dict[str, type[Pass]]:
     """Return the passes whose property `type` is `kind`, by name."""
-    found = get_registered_passes()
-    return {name: each for name, each in found.items() if each.info.properties.get("type") == kind}
+    passes = get_registered_passes()
+    return {
+        name: pass_type
+        for name, pass_type in passes.items()
+        if pass_type.info.properties.get("type") == kind
+    }

@@ -58,7 +58,7 @@ def find_source_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
         node = makers.get(name)
         if name not in seen and node is not None and node.op_type not in OF_SHAPES:
             waiting += node.input
-            waiting += [used for body in iter_bodies(node) for used in used_names(body)]
+            waiting += [read_name for body in iter_bodies(node) for read_name in used_names(body)]
         seen.add(name)
     return [value.name for value in find_inputs(graph) if value.name in seen]
 
@@ -83,10 +83,10 @@ def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
     If several nested branches are invalid, the innermost is explained. `judge` sees each branch as
     a separate model.
     """
-    found = _find_invalid(model, model.graph, {}, {}, judge)
-    if found is None:
+    invalid = _find_invalid(model, model.graph, {}, {}, judge)
+    if invalid is None:
         return None
-    node, branch, reason = found
+    node, branch, reason = invalid
     inputs = find_source_inputs(model.graph, node.input[0])
     name = node.name or f"(making {node.output[0]})"
     text = (
@@ -131,9 +131,9 @@ def _find_invalid(
     for node in graph.node:
         for name, body in _iter_named_bodies(node):
             inner = _as_model(model, body, types, constants)
-            found = _find_invalid(model, inner.graph, types, constants, judge)
-            if found is not None:
-                return found
+            invalid = _find_invalid(model, inner.graph, types, constants, judge)
+            if invalid is not None:
+                return invalid
             reason = judge(inner) if node.op_type == "If" else None
             if reason is not None:
                 return node, name.replace("_", " "), reason
@@ -150,7 +150,7 @@ def _iter_named_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphPr
 
 def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     """Return the small constants of a graph by name; shapes may depend on their values."""
-    found = {
+    small = {
         tensor.name: tensor
         for tensor in graph.initializer
         if len(tensor.raw_data) < LARGE and has_data(tensor)
@@ -158,10 +158,10 @@ def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     for node in graph.node:
         value = attribute(node, "value") if node.op_type == "Constant" else None
         if value is not None:
-            found[node.output[0]] = numpy_helper.from_array(
+            small[node.output[0]] = numpy_helper.from_array(
                 numpy_helper.to_array(value), node.output[0]
             )
-    return found
+    return small
 
 
 def _as_model(
@@ -176,11 +176,11 @@ def _as_model(
     of known types).
     """
     captured = used_names(branch) - set(iter_defined(branch))
-    given = [constants[name] for name in sorted(captured) if name in constants]
+    weights = [constants[name] for name in sorted(captured) if name in constants]
     outer = [types[name] for name in sorted(captured) if name in types and name not in constants]
     inputs = [*branch.input, *outer]
     graph = helper.make_graph(
-        branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *given]
+        branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *weights]
     )
     return onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, graph=graph

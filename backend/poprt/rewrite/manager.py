@@ -73,10 +73,12 @@ class PassManager:
         _check_company(self._passes)
         waiting, ordered = list(self._passes), []
         while waiting:
-            free = next((each for each in waiting if not _waits(each, waiting)), None)
+            free = next(
+                (candidate for candidate in waiting if not _waits(candidate, waiting)), None
+            )
             if free is None:
                 raise CompileError(
-                    f"passes {', '.join(each.name for each in waiting)} wait for each other"
+                    f"passes {', '.join(waiter.name for waiter in waiting)} wait for each other"
                 )
             waiting.remove(free)
             ordered.append(free)
@@ -95,9 +97,9 @@ class PassManager:
             The resulting model.
         """
         with remember_inferences():
-            for each in gather_ir_passes(self._passes) if self._gather else self._passes:
-                on_pass(each.name)
-                model = each(model)
+            for graph_pass in gather_ir_passes(self._passes) if self._gather else self._passes:
+                on_pass(graph_pass.name)
+                model = graph_pass(model)
         return model
 
 
@@ -105,9 +107,13 @@ def gather_ir_passes(passes: Iterable[Pass]) -> list[Pass]:
     """Return the passes with consecutive ones of the IR family joined to one apply_ir_pass. It
     walks over the graph's names once instead of once for each pass."""
     gathered: list[Pass] = []
-    for is_ir, found in itertools.groupby(passes, lambda each: each.name in IR_PASSES):
-        group = list(found)
-        gathered += [get_pass("apply_ir_pass", [each.name for each in group])] if is_ir else group
+    for is_ir, consecutive in itertools.groupby(passes, lambda each: each.name in IR_PASSES):
+        group = list(consecutive)
+        gathered += (
+            [get_pass("apply_ir_pass", [graph_pass.name for graph_pass in group])]
+            if is_ir
+            else group
+        )
     return gathered
 
 

@@ -287,16 +287,16 @@ def _iter_products(
     node = view.maker(factor.name) if steps else None
     if node is None or not is_operator(node, "Mul", "Div", "Pow"):
         return
-    left, right = (_read(name, factor, view) for name in node.input)
-    given = view.number(right.name)
-    for first, factors in _iter_products(left, view, most, steps - 1):
+    first_factor, right = (_read(name, factor, view) for name in node.input)
+    exponent = view.number(right.name)
+    for first, factors in _iter_products(first_factor, view, most, steps - 1):
         if node.op_type == "Mul":
             for second, more in _iter_products(right, view, most - len(factors), steps - 1):
                 yield first * second, factors + more
-        elif node.op_type == "Div" and given:
-            yield first / given, factors
-        elif node.op_type == "Pow" and given in range(1, _MAX_POWER + 1):
-            power = int(given or 1)
+        elif node.op_type == "Div" and exponent:
+            yield first / exponent, factors
+        elif node.op_type == "Pow" and exponent in range(1, _MAX_POWER + 1):
+            power = int(exponent or 1)
             if power * len(factors) <= most:
                 yield first**power, factors * power
 

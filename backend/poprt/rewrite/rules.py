@@ -72,9 +72,9 @@ class GraphRule(_RewritePass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Change the graphs, and remove weights that only removed nodes have read."""
         if self._may_change(model):
-            known = infer_shapes(model).graph if self.needs_shapes else None
+            inferred = infer_shapes(model).graph if self.needs_shapes else None
             names = NameScope.of(model)
-            self._visit(names, model.graph, known, None)
+            self._visit(names, model.graph, inferred, None)
             model.graph.initializer.extend(names.added)
             drop_unread(model.graph, names)
             if names.uses_chip:
@@ -128,9 +128,9 @@ class NodeRule(_RewritePass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Replace nodes, and remove weights that only replaced nodes have read."""
         if any(self.matches(node) for node in iter_nodes(model.graph)):
-            known = self._infer(model) if self.needs_shapes else None
+            inferred = self._infer(model) if self.needs_shapes else None
             names = NameScope.of(model, self.opset)
-            self._visit(GraphView(names, model.graph, known), known)
+            self._visit(GraphView(names, model.graph, inferred), inferred)
             model.graph.initializer.extend(names.added)
             drop_unread(model.graph, names, bodies=False)
         return model
@@ -159,12 +159,12 @@ class NodeRule(_RewritePass):
         for place, node in enumerate(view.graph.node):
             for body, inferred in _pair_bodies(node, known, place):
                 self._visit(GraphView(view.names, body, inferred, view), inferred)
-            made = self._try(node, view) if self.matches(node) else None
-            if made is None:
+            replacement = self._try(node, view) if self.matches(node) else None
+            if replacement is None:
                 nodes.append(node)
             else:
                 is_changed = True
-                nodes.extend(made)
+                nodes.extend(replacement)
                 view.names.maybe_unread.update(node.input)
         if is_changed:
             replace_nodes(view.graph, nodes)
@@ -183,6 +183,6 @@ def _pair_bodies(
 
 def declare_chip(model: onnx.ModelProto) -> None:
     """Declare the chip's domain in the model, if any node uses it."""
-    known = any(entry.domain == CHIP_DOMAIN for entry in model.opset_import)
-    if not known and any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
+    is_declared = any(entry.domain == CHIP_DOMAIN for entry in model.opset_import)
+    if not is_declared and any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
         model.opset_import.append(helper.make_opsetid(CHIP_DOMAIN, _CHIP_VERSION))

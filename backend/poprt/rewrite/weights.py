@@ -35,7 +35,7 @@ def extract_weights(
         for place in operator_of(node).shaped_by
         if place < len(node.input)
     }
-    taken = {
+    tensors = {
         tensor.name: tensor
         for tensor in model.graph.initializer
         if tensor.data_type in _WEIGHT_TYPES
@@ -43,9 +43,9 @@ def extract_weights(
         and len(tensor.dims) > 0
         and count_bytes(tensor) >= least_bytes
     }
-    light = without_weights(model, set(taken), as_inputs=False)
+    light = without_weights(model, set(tensors), as_inputs=False)
     light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
-    for tensor in taken.values():
+    for tensor in tensors.values():
         stub = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,
@@ -54,4 +54,4 @@ def extract_weights(
         )
         stub.external_data.add(key="location", value="device")
         light.graph.initializer.append(stub)
-    return light, {name: read_array(tensor) for name, tensor in taken.items()}
+    return light, {name: read_array(tensor) for name, tensor in tensors.items()}

@@ -110,10 +110,10 @@ class LightRunnerConfig(RuntimeConfig):
 
 def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
     """Return these fields of a configuration, its device wait and runner type, as JSON."""
-    named = {_to_camel(name): getattr(config, name) for name in names}
-    named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
-    named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
-    return json.dumps({**named, "runnerType": config.runner_type}, sort_keys=True, default=str)
+    settings = {_to_camel(name): getattr(config, name) for name in names}
+    settings["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
+    settings["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
+    return json.dumps({**settings, "runnerType": config.runner_type}, sort_keys=True, default=str)
 
 
 def _to_camel(name: str) -> str:

@@ -123,9 +123,9 @@ class PackRunnerConfig:
         try:
             crosses = PackAlgorithm(self.algorithm) is PackAlgorithm.end_to_end
         except ValueError as error:
-            known = ", ".join(each.name for each in PackAlgorithm)
+            listed = ", ".join(algorithm.name for algorithm in PackAlgorithm)
             raise ModelRuntimeError(
-                f"PackRunnerConfig.algorithm: expected one of {known}, found {self.algorithm!r}"
+                f"PackRunnerConfig.algorithm: expected one of {listed}, found {self.algorithm!r}"
             ) from error
         if crosses and self.disable_data_across_rows:
             raise ModelRuntimeError(

@@ -239,10 +239,10 @@ class _PackScheduler:
             while not self._is_stopped:
                 self._send_due()
                 self._sleep()
-            left = [*self._ready, *([self._open] if self._open else [])]
+            runs = [*self._ready, *([self._open] if self._open else [])]
             self._ready.clear()
             self._open = None
-        for run in left:
+        for run in runs:
             _fail_run(run, StoppedError(_STOPPED))
         if self._is_abandoned:
             del self._runner

@@ -73,7 +73,9 @@ class PackLayout:
         self.most = self._find_most(config.max_valid_num)
         """Maximum number of samples of a run, whatever their lengths."""
         self._segments = self._find_segments(config)
-        self._segment_of = {name: i for i, each in enumerate(self._segments) for name in each.names}
+        self._segment_of = {
+            name: i for i, segment in enumerate(self._segments) for name in segment.names
+        }
         self._rests = self._find_rests()
         self._by_sample = self._find_by_sample()
         self._algorithm = self._choose_algorithm(config)
@@ -89,14 +91,14 @@ class PackLayout:
         """
         for name in inputs:
             _check_name("input", name, self._inputs)
-        kept = self._find_kept(inputs) if self._unpads else None
+        positions = self._find_kept(inputs) if self._unpads else None
         arrays: dict[str, Array] = {}
         lengths = [0] * len(self._segments)
         for name, index in self._segment_of.items():
             if name not in inputs:
                 self._miss(name)
                 continue
-            array = arrays[name] = self._read_dynamic(name, inputs[name], kept)
+            array = arrays[name] = self._read_dynamic(name, inputs[name], positions)
             if not lengths[index]:
                 lengths[index] = len(array)
             elif len(array) != lengths[index]:
@@ -124,7 +126,7 @@ class PackLayout:
         }
         packing = PACKINGS[self._algorithm]
         places: list[FirstFit] = [
-            packing(each.rows, each.places, self._delimiter) for each in self._segments
+            packing(segment.rows, segment.places, self._delimiter) for segment in self._segments
         ]
         return Group(arrays, flat, places)
 
@@ -182,13 +184,13 @@ class PackLayout:
         start, length = sample.starts[0], sample.lengths[0]
         for name, place in sample.outputs.items():
             if self._is_whole[name]:
-                found = results[name][sample.number]
+                rows = results[name][sample.number]
             else:
-                found = results[name].reshape(-1, *self._rests[name])[start : start + length]
-            if place.ndim == found.ndim == 1:
-                place[: len(found)] = found
+                rows = results[name].reshape(-1, *self._rests[name])[start : start + length]
+            if place.ndim == rows.ndim == 1:
+                place[: len(rows)] = rows
             else:
-                place.flat[: found.size] = found.ravel()
+                place.flat[: rows.size] = rows.ravel()
 
     def _find_rests(self) -> dict[str, tuple[int, ...]]:
         """Return the dimensions of each shape after rows and places."""
@@ -235,8 +237,10 @@ class PackLayout:
             )
 
     def _find_segments(self, config: PackRunnerConfig) -> list[Segment]:
-        groups = [[each] if isinstance(each, str) else list(each) for each in config.dynamic_group]
-        if all(isinstance(each, str) for each in config.dynamic_group):
+        groups = [
+            [group] if isinstance(group, str) else list(group) for group in config.dynamic_group
+        ]
+        if all(isinstance(group, str) for group in config.dynamic_group):
             groups = [[name for group in groups for name in group]]
         if len(groups) == 1:
             # All inputs of one shape belong together, whether or not their padding is removed.
@@ -347,10 +351,10 @@ class PackLayout:
         shape, dtype = self._inputs[name]
         rest = self._rests[name]
         array = np.asarray(given)
-        found = array.shape
-        if len(found) == len(rest) + 2 and found[0] == 1:
-            array, found = array[0], found[1:]
-        if array.dtype != dtype or found[1:] != rest or not found:
+        dims = array.shape
+        if len(dims) == len(rest) + 2 and dims[0] == 1:
+            array, dims = array[0], dims[1:]
+        if array.dtype != dtype or dims[1:] != rest or not dims:
             sizes = ", ".join(["length", *map(str, rest)])
             raise ModelRuntimeError(
                 f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled "

@@ -193,17 +193,17 @@ class LightRunner(Runner):
         Raises:
             CompileError: for another name, type or shape.
         """
-        known = self._executable.weights
-        if name not in known:
-            listed = ", ".join(known) or "none: compile with constant_weights=False"
+        weights = self._executable.weights
+        if name not in weights:
+            listed = ", ".join(weights) or "none: compile with constant_weights=False"
             raise CompileError(f"weight {name!r} is not streamed; streamed are {listed}")
-        wanted, found = known[name], np.asarray(array)
-        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+        weight, value = weights[name], np.asarray(array)
+        if (value.dtype, value.shape) != (weight.dtype, weight.shape):
             raise CompileError(
-                f"weight {name!r}: expected {wanted.dtype} of shape {wanted.shape}, found "
-                f"{found.dtype} of shape {found.shape}"
+                f"weight {name!r}: expected {weight.dtype} of shape {weight.shape}, found "
+                f"{value.dtype} of shape {value.shape}"
             )
-        self._anchors[name] = found
+        self._anchors[name] = value
 
     def update_weights(self) -> None:
         """Load the weights that were set.
@@ -279,17 +279,17 @@ class HostConcatRunner(LightRunner):
     ) -> None:
         config = config or HostConcatRunnerConfig()
         super().__init__(popef, config)
-        asked = config.host_concat_config or _read_blob(self._executable.opaque_blobs)
-        known = {source.name: source for source in super().get_execute_inputs()}
-        for each in asked.values():
-            _check(each, known)
-        self._joined = {each.tensor_name: each for each in asked.values()}
-        self._parts = {name for each in self._joined.values() for name in each.input_tensor_names}
+        configs = config.host_concat_config or _read_blob(self._executable.opaque_blobs)
+        inputs = {source.name: source for source in super().get_execute_inputs()}
+        for joint in configs.values():
+            _check(joint, inputs)
+        self._joined = {joint.tensor_name: joint for joint in configs.values()}
+        self._parts = {name for joint in self._joined.values() for name in joint.input_tensor_names}
 
     def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
         """Start a request with the original inputs, like `Runner.execute_async`."""
         rest = {name: array for name, array in input.items() if name not in self._parts}
-        joined = {name: _join(each, input) for name, each in self._joined.items()}
+        joined = {name: _join(joint, input) for name, joint in self._joined.items()}
         return super().execute_async({**rest, **joined}, output)
 
     executeAsync = execute_async
@@ -300,11 +300,11 @@ class HostConcatRunner(LightRunner):
 
     def get_execute_inputs(self) -> list[DataDesc]:
         """Return the original inputs; merged ones are in the place of their joint input."""
-        found = []
+        descriptions = []
         for described in super().get_execute_inputs():
             joined = self._joined.get(described.name)
-            found += [described] if joined is None else _part(described, joined)
-        return found
+            descriptions += [described] if joined is None else _part(described, joined)
+        return descriptions
 
 
 def _part(described: DataDesc, joined: HostConcatConfig) -> list[DataDesc]:

@@ -132,7 +132,7 @@ def _triton_type(info: popef.TensorInfo) -> str:
 
 def encode_config(config: ModelConfig) -> str:
     """Return the text of config.pbtxt, with the fields in a readable order."""
-    others = [each.name for each, _ in config.ListFields() if each.name not in _ORDER]
+    others = [field.name for field, _ in config.ListFields() if field.name not in _ORDER]
     return "".join(_encode_field(config, field) for field in (*_ORDER, *others))
 
 
@@ -168,14 +168,14 @@ def read_config(file: Path) -> ModelConfig:
 
 def iter_policy_differences(kept: ModelConfig, queue_timeout_ms: int) -> Iterator[str]:
     """Yield the differences between a kept configuration's queue policy and the requested one."""
-    found = kept.dynamic_batching.default_queue_policy
-    for field, asked in make_queue_policy(queue_timeout_ms).items():
-        value = getattr(found, field)
+    policy = kept.dynamic_batching.default_queue_policy
+    for field, expected in make_queue_policy(queue_timeout_ms).items():
+        value = getattr(policy, field)
         if field == "timeout_action":
-            value = found.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number[value].name
-        if value != asked:
+            value = policy.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number[value].name
+        if value != expected:
             yield (
-                f"--queue_timeout_ms {queue_timeout_ms} asks for {field} {asked} in its "
+                f"--queue_timeout_ms {queue_timeout_ms} asks for {field} {expected} in its "
                 f"dynamic_batching.default_queue_policy, which has {value}"
             )
 
@@ -190,30 +190,30 @@ def iter_differences(
     parameters, omitted outputs. If a configuration lists no inputs or no outputs, they are filled
     in.
     """
-    wanted = new_config(max_batch_size=max(0, kept.max_batch_size))
-    _add_tensors(wanted, compiled, names, _rows_per_run(compiled))
+    expected_config = new_config(max_batch_size=max(0, kept.max_batch_size))
+    _add_tensors(expected_config, compiled, names, _rows_per_run(compiled))
     axes = {
         names.get(anchor.name(), anchor.name()): compiled.rows.axis(anchor.name())
         for anchor in user_anchors(compiled)
     }
-    holds_batch = not wanted.max_batch_size and _batch_size(compiled)
+    holds_batch = not expected_config.max_batch_size and _batch_size(compiled)
     for field in KINDS:
-        expected = {entry.name: entry for entry in getattr(wanted, field)}
-        given = {entry.name: entry for entry in getattr(kept, field)}
-        for name, entry in given.items():
+        expected = {entry.name: entry for entry in getattr(expected_config, field)}
+        entries = {entry.name: entry for entry in getattr(kept, field)}
+        for name, entry in entries.items():
             if name not in expected:
                 yield (
                     f"{field} {name!r} is not the executable's, which has "
                     f"{', '.join(map(repr, expected))}"
                 )
                 continue
-            for what, found, right in _iter_facts(
+            for what, actual, right in _iter_facts(
                 entry, expected[name], axes[name] if holds_batch else None
             ):
-                if found != right:
-                    yield f"{field} {name!r} has {what} {found}, in the executable {right}"
-        for name in expected if given and field == "input" else ():
-            if name not in given:
+                if actual != right:
+                    yield f"{field} {name!r} has {what} {actual}, in the executable {right}"
+        for name in expected if entries and field == "input" else ():
+            if name not in entries:
                 yield f"{field} {name!r} of the executable is missing"
 
 
@@ -226,10 +226,10 @@ def _iter_facts(
     """
     types = entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     yield "type", types[entry.data_type].name, types[expected.data_type].name
-    found, right = _dims(entry), _dims(expected)
-    if batch_axis is not None and found[batch_axis : batch_axis + 1] == [-1]:
+    dims, right = _dims(entry), _dims(expected)
+    if batch_axis is not None and dims[batch_axis : batch_axis + 1] == [-1]:
         right[batch_axis] = -1
-    yield "dims", found, right
+    yield "dims", dims, right
 
 
 def _dims(entry: ModelConfig) -> list[int]:

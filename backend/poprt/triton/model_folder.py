@@ -64,19 +64,19 @@ def make_scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
     Folders that killed processes left are removed first.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         # The parent is locked, so that no process sees a new folder before it is locked.
         with lock_folder(parent, wait=True):
-            for left in parent.glob(f"{prefix}*"):
+            for old_folder in parent.glob(f"{prefix}*"):
                 with (
                     suppress(BlockingIOError, NotADirectoryError, FileNotFoundError),
-                    lock_folder(left) as held_by_nobody,
+                    lock_folder(old_folder) as held_by_nobody,
                 ):
                     if held_by_nobody:
-                        shutil.rmtree(left, ignore_errors=True)
+                        shutil.rmtree(old_folder, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            held.callback(shutil.rmtree, folder, ignore_errors=True)
-            held.enter_context(lock_folder(folder))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.enter_context(lock_folder(folder))
         yield folder
 
 
@@ -132,10 +132,10 @@ class ModelFolder:
         self._names_file = self.version / _NAMES
 
     def __enter__(self) -> ModelFolder:
-        with ExitStack() as held:
-            make_folders(self.version, held)
+        with ExitStack() as stack:
+            make_folders(self.version, stack)
             try:
-                alone = held.enter_context(lock_folder(self.path))
+                alone = stack.enter_context(lock_folder(self.path))
             except BlockingIOError:
                 raise CompileError(
                     f"model folder {escape(self.path)}: another poprt writes into it; wait for it, "
@@ -143,7 +143,7 @@ class ModelFolder:
                 ) from None
             if alone:
                 remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
-            self._held = held.pop_all()
+            self._held = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,7 +181,7 @@ class ModelFolder:
         if config.get("input"):
             with suppress(ValueError):
                 lines.append(f"ask it: {make_curl(ADDRESS, self.name, config)}")
-        tensors = [each for field in KINDS for each in config.get(field, ())]
+        tensors = [tensor for field in KINDS for tensor in config.get(field, ())]
         if any(tensor["data_type"] == "TYPE_FP16" for tensor in tensors):
             lines.append(
                 "its inputs or outputs are FP16, which Triton does not carry in JSON: send them in "
@@ -201,8 +201,8 @@ class ModelFolder:
             self._check_config(read_config(self._config_file), compiled, names)
         config = None
         if not kept_config:
-            made = make_config(self.name, compiled, names, self._queue_timeout_ms)
-            config = encode_config(made).encode()
+            model_config = make_config(self.name, compiled, names, self._queue_timeout_ms)
+            config = encode_config(model_config).encode()
         return None if kept_names else (json.dumps(names, indent=4) + "\n").encode(), config
 
     def _popef_files(self) -> tuple[Path, Path]:
@@ -221,11 +221,11 @@ class ModelFolder:
 
     def _merge_names(self, file: Path, names: Mapping[str, str]) -> dict[str, str]:
         try:
-            given = read_names(file)
+            own_names = read_names(file)
         except popef.PopefError as error:
             raise CompileError(f"{error}, or have --overwrite_config write it anew") from error
-        self._refuse(file, _iter_name_differences(given, names))
-        return {**names, **given}
+        self._refuse(file, _iter_name_differences(own_names, names))
+        return {**names, **own_names}
 
     def _check_config(
         self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]
@@ -271,8 +271,8 @@ def write_triton_model(
     compiled: Executable, folder: str | Path, *, overwrite_config: bool = False
 ) -> list[str]:
     """Write the model folder `folder`, as `ModelFolder.write` does."""
-    with ModelFolder(folder, overwrite_config=overwrite_config) as held:
-        return held.write(compiled)
+    with ModelFolder(folder, overwrite_config=overwrite_config) as model_folder:
+        return model_folder.write(compiled)
 
 
 def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
@@ -293,7 +293,7 @@ def note_executable(compiled: Executable, folder: Path) -> None:
 def _check_names(compiled: Executable) -> None:
     for anchor in user_anchors(compiled):
         if fault := find_name_fault(anchor.name()):
-            kind = next(field for field, each in KINDS.items() if each == anchor.type())
+            kind = next(field for field, direction in KINDS.items() if direction == anchor.type())
             raise CompileError(
                 f"{kind} '{escape(anchor.name(), 100)}': {fault}; rename it in the ONNX model"
             )
@@ -314,10 +314,10 @@ def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -
 
 def make_folders(folder: Path, held: ExitStack) -> None:
     """Make `folder` and its missing parents; those that are empty when `held` ends are removed."""
-    for each in (*reversed(folder.parents), folder):
-        if not each.exists():
-            each.mkdir(exist_ok=True)
-            held.callback(_remove_empty, each)
+    for parent in (*reversed(folder.parents), folder):
+        if not parent.exists():
+            parent.mkdir(exist_ok=True)
+            held.callback(_remove_empty, parent)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -360,13 +360,13 @@ class NewVersion(ModelFolder):
         """
         self._look()
         self._settle(compiled)
-        with ExitStack() as held:
-            make_folders(self.path, held)
-            scratch = held.enter_context(make_scratch_folder(self.path, _SCRATCH))
+        with ExitStack() as stack:
+            make_folders(self.path, stack)
+            scratch = stack.enter_context(make_scratch_folder(self.path, _SCRATCH))
             staged = scratch / "version"
             staged.mkdir()
             order = self._export(compiled, staged)
-            held.enter_context(lock_folder(self.path, wait=True))
+            stack.enter_context(lock_folder(self.path, wait=True))
             return self._publish(compiled, scratch, order)
 
     def _publish(self, compiled: Executable, scratch: Path, order: list[str]) -> list[str]:
@@ -386,10 +386,10 @@ class NewVersion(ModelFolder):
         note_executable(compiled, version)
         if config is not None:
             place_file(scratch / _CONFIG, self._config_file)
-        written = f"wrote {version / _NAMES}"
+        message = f"wrote {version / _NAMES}"
         return [
             *(f"wrote {version / name}" for name in reversed(order)),
-            written if names is not None else f"{written}, as {names_file} has it",
+            message if names is not None else f"{message}, as {names_file} has it",
             f"{'kept' if config is None else 'wrote'} {self._config_file}",
         ]
 
@@ -399,9 +399,9 @@ class NewVersion(ModelFolder):
         A server looks for the executable, which is last.
         """
         order = [*([_WEIGHTS] if compiled.weights else []), _EXECUTABLE]
-        with ExitStack() as held:
+        with ExitStack() as stack:
             streams = [
-                held.enter_context(create(staged / name, self.version / name)) for name in order
+                stack.enter_context(create(staged / name, self.version / name)) for name in order
             ]
             compiled.export(*reversed(streams))
         return order
@@ -424,12 +424,12 @@ class NewVersion(ModelFolder):
         """Find the next version, and the version whose names are kept."""
         self.version = self.path / str(find_newest(self.path) + 1)
         # Where files are copied, the map may be incomplete until the executable, the last, appears.
-        named = [
+        numbered = [
             file
             for file in self.path.glob(f"*/{_NAMES}")
             if _VERSION.fullmatch(file.parent.name) and (file.parent / _EXECUTABLE).exists()
         ]
-        newest = max(named, key=lambda file: int(file.parent.name), default=None)
+        newest = max(numbered, key=lambda file: int(file.parent.name), default=None)
         self._names_file = newest or self.version / _NAMES
 
     def _check_config(
@@ -457,8 +457,8 @@ def publish_version(
     compiled: Executable, folder: str | Path, *, overwrite_config: bool = False
 ) -> list[str]:
     """Make a new version in the model folder `folder`, like `NewVersion.write`."""
-    with NewVersion(folder, overwrite_config=overwrite_config) as held:
-        return held.write(compiled)
+    with NewVersion(folder, overwrite_config=overwrite_config) as version_folder:
+        return version_folder.write(compiled)
 
 
 def find_newest(folder: Path) -> int:
