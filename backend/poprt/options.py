@@ -437,10 +437,10 @@ class CompilerOptions:
 
     def _read_switch(self, name: str) -> bool:
         """Return the value of an engine option that is true or false."""
-        value = str(self.engine_options.get(name, "false")).lower()
-        if value not in ("true", "false"):
-            raise CompileError(f"engine option {name}: expected true or false, found {value!r}")
-        return value == "true"
+        switch = str(self.engine_options.get(name, "false")).lower()
+        if switch not in ("true", "false"):
+            raise CompileError(f"engine option {name}: expected true or false, found {switch!r}")
+        return switch == "true"
 
     def changed(self) -> tuple[tuple[str, str], ...]:
         """Return the options that the executable records: changed ones, as sorted text.
@@ -464,15 +464,17 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     Options that set I/O tiles themselves stay as they are. Raises CompileError if the model's entry
     is not a valid number of tiles.
     """
-    digits = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
-    if digits is None or options.num_io_tiles:
+    entry_text = next(
+        (entry.value for entry in model.metadata_props if entry.key == IO_TILES), None
+    )
+    if entry_text is None or options.num_io_tiles:
         return options
-    if not re.fullmatch("[0-9]{1,4}", digits):
+    if not re.fullmatch("[0-9]{1,4}", entry_text):
         raise CompileError(
             f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
-            f"{MAX_TILES_PER_IPU}, found {quote(digits)}"
+            f"{MAX_TILES_PER_IPU}, found {quote(entry_text)}"
         )
-    return replace(options, num_io_tiles=int(digits))
+    return replace(options, num_io_tiles=int(entry_text))
 
 
 COMPILER_OPTIONS: Mapping[str, CompilerOption] = options_of(CompilerOptions)
