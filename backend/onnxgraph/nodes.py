@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import Any, TypeVar
 
 import onnx
@@ -283,3 +283,19 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
                 done.add(i)
                 order.append(i)
     return [graph.node[i] for i in order]
+
+
+def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
+    """Return whether a graph has inputs, outputs, weights or Casts of one of these types."""
+    types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    types |= {tensor.data_type for tensor in graph.initializer}
+    types |= {
+        entry.i
+        for node in graph.node
+        if node.op_type == "Cast"
+        for entry in node.attribute
+        if entry.name == "to"
+    }
+    return not types.isdisjoint(kinds) or any(
+        has_types(body, kinds) for node in graph.node for body in iter_bodies(node)
+    )

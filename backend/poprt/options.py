@@ -464,17 +464,15 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     Options that set I/O tiles themselves stay as they are. Raises CompileError if the model's entry
     is not a valid number of tiles.
     """
-    entry_text = next(
-        (entry.value for entry in model.metadata_props if entry.key == IO_TILES), None
-    )
-    if entry_text is None or options.num_io_tiles:
+    text = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
+    if text is None or options.num_io_tiles:
         return options
-    if not re.fullmatch("[0-9]{1,4}", entry_text):
+    if not re.fullmatch("[0-9]{1,4}", text):
         raise CompileError(
             f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
-            f"{MAX_TILES_PER_IPU}, found {quote(entry_text)}"
+            f"{MAX_TILES_PER_IPU}, found {quote(text)}"
         )
-    return replace(options, num_io_tiles=int(entry_text))
+    return replace(options, num_io_tiles=int(text))
 
 
 COMPILER_OPTIONS: Mapping[str, CompilerOption] = options_of(CompilerOptions)

@@ -12,8 +12,8 @@ A graph has four states. Passes turn each into the next; nothing else rewrites a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import onnx
 from onnxgraph import find_opset, infer_shapes
@@ -107,28 +107,24 @@ class PreparationOptions:
     only_ipu_operators: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlacementOptions:
     """Target of a placed graph, and the options of the estimate."""
 
     target: Target
     options: CostOptions
     calibration: Calibration = CALIBRATION
+    num_ipus: int = field(init=False)
+    """Number of IPUs of a replica."""
+    has_quarters: bool = field(init=False)
+    """Whether the chip multiplies 8-bit operands."""
+    shards: bool = field(init=False)
+    """Whether nodes are assigned to IPUs."""
 
-    @property
-    def has_quarters(self) -> bool:
-        """Return whether the chip multiplies 8-bit operands."""
-        return self.target.quarter_macs > 0
-
-    @property
-    def shards(self) -> bool:
-        """Return whether nodes are assigned to IPUs."""
-        return self.num_ipus > 1 or self.options.virtual_graph_mode == "manual"
-
-    @property
-    def num_ipus(self) -> int:
-        """Return the number of IPUs of a replica."""
-        return self.options.num_ipus
+    def __post_init__(self) -> None:
+        self.num_ipus = self.options.num_ipus
+        self.has_quarters = self.target.quarter_macs > 0
+        self.shards = self.num_ipus > 1 or self.options.virtual_graph_mode == "manual"
 
 
 def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
@@ -173,9 +169,14 @@ def _find_skipped(names: Collection[str]) -> Collection[str]:
     return names
 
 
-def preparation(options: PreparationOptions) -> list[Pass]:
-    """Return the passes that prepare a converted model for the compiler, in order."""
-    return _make(PREPARATION, options)
+def prepare(
+    model: onnx.ModelProto,
+    options: PreparationOptions,
+    on_pass: Callable[[str], None] = lambda _name: None,
+) -> onnx.ModelProto:
+    """Prepare a converted model for the compiler, in place, and return it. `on_pass` is called with
+    the name of each pass."""
+    return PassManager(_make(PREPARATION, options)).run(model, on_pass)
 
 
 def lowering(options: PlacementOptions) -> list[Pass]:

@@ -37,7 +37,7 @@ from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.shapes.inputs import OPEN_SIZE, has_fixed_batch
 from poprt.performance.model_profile import describe_arithmetic, find_precision, make_profile
-from poprt.triton.model_folder import ModelFolder, NewVersion, note_executable, stage_executable
+from poprt.triton.model_folder import ModelFolder, NewVersion, write_executable
 
 _DTYPES = {"float": "float32", "double": "float64"}
 """NumPy's type names, as the real tool prints them."""
@@ -243,15 +243,8 @@ def _write(
     compiled: Executable, arithmetic: str, options: argparse.Namespace, folder: ModelFolder | None
 ) -> None:
     lines = []
-    output_dir = options.output_dir
     if options.export_popef:
-        with Staging() as staging:
-            stage_executable(staging, compiled, output_dir)
-        note_executable(compiled, output_dir)
-        lines += [
-            f"wrote {output_dir / name}"
-            for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
-        ]
+        lines += write_executable(compiled, options.output_dir)
     if folder is not None:
         lines += folder.write(compiled)
     lines.append(_describe_time(compiled, arithmetic))

@@ -11,7 +11,7 @@ first nodes where they differ in `divergence`, why in `causes`, and what to keep
 executable; the check of an exported model; quantization.
 """
 
-from poprt.comparing.calibration import OWN_DATA, Findings, Overflow, calibrate, has_types
+from poprt.comparing.calibration import OWN_DATA, Findings, Overflow, calibrate
 from poprt.comparing.inputs import MIN_ROWS, iter_made_up
 from poprt.comparing.outputs import LIMIT, Comparison, measure_difference
 from poprt.comparing.reading import find_input_streams, read_calibration_data
@@ -28,7 +28,6 @@ __all__ = [
     "Side",
     "calibrate",
     "find_input_streams",
-    "has_types",
     "iter_made_up",
     "measure_difference",
     "read_calibration_data",

@@ -8,13 +8,13 @@ it is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Tape, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import Tape, has_types, iter_nodes, replace_nodes
 from simipu import LoadTimeoutError, RunTimeoutError, Stream
 from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
@@ -263,22 +263,6 @@ def _explain(
             reason = f"The reason was not found: {error}"
     advice = "" if comparison.drawn is None else f". {OWN_DATA}"
     _log.warning("%s. %s%s", comparison.describe(), reason, advice)
-
-
-def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
-    """Return whether a graph has inputs, outputs, weights or Casts of one of these types."""
-    types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
-    types |= {tensor.data_type for tensor in graph.initializer}
-    types |= {
-        entry.i
-        for node in graph.node
-        if node.op_type == "Cast"
-        for entry in node.attribute
-        if entry.name == "to"
-    }
-    return not types.isdisjoint(kinds) or any(
-        has_types(body, kinds) for node in graph.node for body in iter_bodies(node)
-    )
 
 
 def _compute(

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
+from onnxgraph import has_types
 from simipu.numerics import QUARTERS
 
 from popef._tools.arrays import Array
-from poprt.comparing.calibration import has_types
 from poprt.comparing.outputs import measure_difference
 
 Compute = Callable[[Sequence[Array]], Sequence[Array]]

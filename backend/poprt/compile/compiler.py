@@ -35,7 +35,7 @@ from poprt.compile.engine_options import (
 )
 from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
 from poprt.compile.model_fusion import check_fusion, is_fused, split_models
-from poprt.compile.steps import STEPS, Compilation, Member, cost_options, prepare
+from poprt.compile.steps import STEPS, Compilation, Member, cost_options, take_steps
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes.precision.floats import is_half
@@ -202,13 +202,10 @@ def compile_unreported(
         options, outputs, batch_axis, calibration_data, weights, members, is_fused(loaded)
     )
     with holding_few_pages(), remember_inferences(), _progress(options, len(members)) as on_step:
-        prepare(compilation, on_step)
-        for title, step in STEPS.items():
-            on_step(title)
-            step(compilation)
+        executable = take_steps(compilation, on_step)
     if cache is not None:
-        cache.keep(compilation.executable)
-    return compilation.executable
+        cache.keep(executable)
+    return executable
 
 
 def _split_members(

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -20,7 +19,7 @@ from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
 from poprt.option_entry import Names
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, Stage, find_pass
+from poprt.passes import Pass, PassManager, Stage
 from poprt.passes.lowering.placed import Sharder
 from poprt.terminal import show_progress
 
@@ -187,13 +186,13 @@ class Converter:
             remember_inferences(),
             _begin(model, passes) as own,
         ):
-            steps = _StepReporter([show, on_step] if on_step else [show])
-            converted = PassManager(before).run(own, steps.tell)
+            on_pass = _report_steps(passes, [show, on_step] if on_step else [show])
+            converted = PassManager(before).run(own, on_pass)
             narrows = beside and any(
                 graph_pass.info.stage is Stage.PRECISION for graph_pass in after
             )
             float_model = _end(deepcopy(converted)) if narrows else None
-            final = _end(PassManager(after).run(converted, steps.tell))
+            final = _end(PassManager(after).run(converted, on_pass))
         if self.options.quantize:
             # Imported here: few models are quantized.
             from poprt.quantizer.quantizer import Notes
@@ -226,20 +225,16 @@ def _end(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@dataclass(slots=True)
-class _StepReporter:
-    """Reports each of the five steps to the listeners when its first pass runs."""
+def _report_steps(passes: Sequence[Pass], listeners: Sequence[OnStep]) -> OnStep:
+    """Return a function that is called with each pass that is about to run, and tells the listeners
+    each of the five steps when its first pass comes."""
+    stages = {graph_pass.name: graph_pass.info.stage for graph_pass in passes}
+    steps = list(pipeline.STEPS)
 
-    listeners: Sequence[OnStep]
-    num_reported: int = 0
+    def on_pass(name: str) -> None:
+        while steps and stages[name] >= steps[0][0]:
+            _, title = steps.pop(0)
+            for listener in listeners:
+                listener(title)
 
-    def tell(self, name: str) -> None:
-        """Report the step of the pass that is about to run, unless it is reported already."""
-        stage = find_pass(name).info.stage
-        while (
-            self.num_reported < len(pipeline.STEPS)
-            and stage >= pipeline.STEPS[self.num_reported][0]
-        ):
-            for listener in self.listeners:
-                listener(pipeline.STEPS[self.num_reported][1])
-            self.num_reported += 1
+    return on_pass

@@ -46,7 +46,6 @@ from poprt.compile.executable import (
 from poprt.compile.model_fusion import fuse_costs, fuse_programs
 from poprt.frontend.frontends import make_streams
 from poprt.options import CompilerOptions
-from poprt.passes import PassManager
 from poprt.passes.chip.transfers import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf
 
@@ -95,16 +94,6 @@ class Compilation:
             return self.data
         inputs = {value.name for value in find_inputs(member.model.graph)}
         return {name: rows for name, rows in self.data.items() if name in inputs} or None
-
-
-def prepare(compilation: Compilation, on_pass: Callable[[str], None]) -> None:
-    """Run the passes of `pipeline.preparation` over each member."""
-    options = pipeline.PreparationOptions(
-        compilation.outputs, compilation.options.only_ipu_operators
-    )
-    manager = PassManager(pipeline.preparation(options))
-    for member in compilation.members:
-        member.model = manager.run(member.model, on_pass)
 
 
 def estimate_costs(compilation: Compilation) -> None:
@@ -201,6 +190,20 @@ STEPS: Mapping[str, Callable[[Compilation], None]] = {
 }
 """Steps after the passes, in order, by the names that a progress bar shows. None of them rewrites a
 graph, and all raise CompileError."""
+
+
+def take_steps(compilation: Compilation, on_step: Callable[[str], None]) -> Executable:
+    """Prepare the members and take all steps; return the executable. `on_step` is called with the
+    name of each pass and step."""
+    options = pipeline.PreparationOptions(
+        compilation.outputs, compilation.options.only_ipu_operators
+    )
+    for member in compilation.members:
+        member.model = pipeline.prepare(member.model, options, on_step)
+    for title, step in STEPS.items():
+        on_step(title)
+        step(compilation)
+    return compilation.executable
 
 
 def _check_io_tiles(num_io_tiles: int, target: Target) -> None:

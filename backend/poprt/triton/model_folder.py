@@ -163,8 +163,8 @@ class ModelFolder:
                     staging.open(file).write(text)
             if not compiled.weights:
                 staging.remove(weights)
-            stage_executable(staging, compiled, self.version)
-        note_executable(compiled, self.version)
+            _stage(staging, compiled, self.version)
+        _note(compiled, self.version)
         lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
         return [
             *lines,
@@ -275,7 +275,17 @@ def write_triton_model(
         return model_folder.write(compiled)
 
 
-def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
+def write_executable(compiled: Executable, folder: Path) -> list[str]:
+    """Write executable.popef and, if weights are streamed, weights.popef into a folder, and let
+    servers know them. Return a line for each file."""
+    with Staging() as staging:
+        _stage(staging, compiled, folder)
+    _note(compiled, folder)
+    names = (_EXECUTABLE, _WEIGHTS)[: 1 + bool(compiled.weights)]
+    return [f"wrote {folder / name}" for name in names]
+
+
+def _stage(staging: Staging, compiled: Executable, folder: Path) -> None:
     """Write executable.popef and, if weights are streamed, weights.popef.
 
     weights.popef is replaced just before executable.popef.
@@ -284,8 +294,8 @@ def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> No
     compiled.export(staging.open(folder / _EXECUTABLE), weights)
 
 
-def note_executable(compiled: Executable, folder: Path) -> None:
-    """Let servers know the files that stage_executable wrote."""
+def _note(compiled: Executable, folder: Path) -> None:
+    """Let servers know the files that _stage wrote."""
     names = (_EXECUTABLE, _WEIGHTS)[: 1 + bool(compiled.weights)]
     compiled.note_loadable([folder / name for name in names])
 
@@ -383,7 +393,7 @@ class NewVersion(ModelFolder):
             with create(scratch / _CONFIG, self._config_file) as file:
                 file.write(config)
         version = self._place(staged, [_NAMES, *order])
-        note_executable(compiled, version)
+        _note(compiled, version)
         if config is not None:
             place_file(scratch / _CONFIG, self._config_file)
         message = f"wrote {version / _NAMES}"

@@ -68,7 +68,7 @@ def test_a_compiled_model_is_read_from_the_cache(converted, tmp_path, monkeypatc
 
     options.opaque_blobs = {"mine": b"1"}
     with monkeypatch.context() as patch:
-        patch.setattr("poprt.compile.compiler.prepare", fail)
+        patch.setattr("poprt.compile.compiler.take_steps", fail)
         second = Compiler.compile(converted, None, options)
     assert second.executable.name == first.executable.name
     assert second.getOpaqueBlobs() == {"mine": b"1"}
