@@ -94,7 +94,7 @@ _CHIP = (
     ),
 )
 """Options of the chip and its compiler, in the order of the help."""
-_COST = {each.name: each for each in _CHIP if Use.COMPILER in each.use}
+_COST = {option.name: option for option in _CHIP if Use.COMPILER in option.use}
 """Options of the chip that are fields of CostOptions, by name."""
 
 _SUGGEST = ("suggest", "goal", "max_profiles", "max_ipus")
@@ -294,12 +294,12 @@ def _try_further(
     if not (options.suggest or options.html):
         return None, Batches()
     # Neither the subject's own batch size nor a point of the sweep is profiled again.
-    known = [
+    profiled = [
         (replace(point, batch_size=profile.batch_size), profile)
         for point, profile in zip(points, profiles, strict=True)
     ]
     limit = options.max_profiles or default_limit(profiles[0])
-    attempts = Attempts(estimator, limit, known)
+    attempts = Attempts(estimator, limit, profiled)
     with quietly():
         search = Search(
             attempts, points[0], profiles[0], options.goal or THROUGHPUT, options.max_ipus
@@ -322,7 +322,7 @@ def _profile_batches(
     sizes = swept if len(swept) > 1 else {*BATCH_SIZES, *swept}
     batches = profile_batches(attempts, point, suggestions, sizes)
     if len(swept) > 1:
-        others = [each for each in profiles if each not in batches.profiles]
+        others = [profile for profile in profiles if profile not in batches.profiles]
         batches = replace(batches, profiles=[*batches.profiles, *others])
     return batches
 
@@ -333,12 +333,12 @@ def _write_command(
     """Return the command line that profiles a suggestion for `point`, the first of the sweep."""
     parser: Parser = options.parser
     swept = [f"--{name}={getattr(point, name)}" for name, _ in options.sweep]
-    others = {f"--{each}" for each in (*_OUTPUT, *_SUGGEST, "compare", "sweep", "top")}
-    given = parser.drop_options(
+    others = {f"--{name}" for name in (*_OUTPUT, *_SUGGEST, "compare", "sweep", "top")}
+    own_words = parser.drop_options(
         options.given_words, {*others, *(f"--{name}" for name, _ in options.sweep)}
     )
-    kept = parser.drop_options([*given, *swept], suggestion.words)
-    words = [str(options.model[0]), *kept, *suggestion.words]
+    common_words = parser.drop_options([*own_words, *swept], suggestion.words)
+    words = [str(options.model[0]), *common_words, *suggestion.words]
     return shlex.join([*parser.prog.split(), *words])
 
 
@@ -395,12 +395,12 @@ def _print(
     options: argparse.Namespace,
 ) -> None:
     if options.json:
-        found = [profile.as_json() for profile in profiles]
+        documents = [profile.as_json() for profile in profiles]
         if advice is not None:
-            found[0]["advice"] = advice.as_json()
+            documents[0]["advice"] = advice.as_json()
         if other is not None:
-            found[0]["comparison"] = compare_as_json(profiles[0], other)
-        print(json.dumps(found if options.sweep else found[0], indent=2))
+            documents[0]["comparison"] = compare_as_json(profiles[0], other)
+        print(json.dumps(documents if options.sweep else documents[0], indent=2))
         return
     console = make_console()
     if options.sweep:
@@ -444,11 +444,11 @@ def _points(options: argparse.Namespace) -> list[ProfileSettings]:
 
 def _converter_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the further arguments of the Converter that are requested."""
-    found = read_converter_arguments(iter_profile_options(), options)
+    arguments = read_converter_arguments(iter_profile_options(), options)
     if _FUSED.read(options):
-        passes = found.get("used_passes", [])
-        found["used_passes"] = passes if _FUSED.name in passes else [*passes, _FUSED.name]
-    return found
+        passes = arguments.get("used_passes", [])
+        arguments["used_passes"] = passes if _FUSED.name in passes else [*passes, _FUSED.name]
+    return arguments
 
 
 def _shard(text: str) -> Shard:

@@ -67,22 +67,22 @@ class Attempts:
 
     def can_try(self, settings: ProfileSettings) -> bool:
         """Return whether the limit allows for `settings`, which it does if they are known."""
-        return self.num_left > 0 or any(made == settings for made, _ in self._made)
+        return self.num_left > 0 or any(tried == settings for tried, _ in self._made)
 
     def profile(self, settings: ProfileSettings) -> Profile:
         """Return the profile under `settings`. Raises CompileError if the model cannot have
         them."""
-        found = next((profile for made, profile in self._made if made == settings), None)
-        if found is None:
+        outcome = next((profile for tried, profile in self._made if tried == settings), None)
+        if outcome is None:
             self.num_left -= 1
             try:
-                found = self._estimator.profile(settings)
+                outcome = self._estimator.profile(settings)
             except CompileError as error:
-                found = error
-            self._made.append((settings, found))
-        if isinstance(found, CompileError):
-            raise found
-        return found
+                outcome = error
+            self._made.append((settings, outcome))
+        if isinstance(outcome, CompileError):
+            raise outcome
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +178,12 @@ class Search:
     @property
     def changes(self) -> list[Suggestion]:
         """Single changes that the model can have, in the order of the space."""
-        return [each for each in self._iter_made() if len(each.combination) == 1]
+        return [suggestion for suggestion in self._iter_made() if len(suggestion.combination) == 1]
 
     @property
     def num_changes(self) -> int:
         """Number of single changes that were tried."""
-        return sum(len(each) == 1 for each in self._tried)
+        return sum(len(combination) == 1 for combination in self._tried)
 
     @property
     def num_changes_left(self) -> int:
@@ -193,7 +193,7 @@ class Search:
     @property
     def num_combinations(self) -> int:
         """Number of combinations of several changes that were tried."""
-        return sum(len(each) > 1 for each in self._tried)
+        return sum(len(combination) > 1 for combination in self._tried)
 
     @property
     def num_combinations_left(self) -> int:
@@ -214,9 +214,9 @@ class Search:
         choices = list(self.space.iter_choices())
         first = [choice for choice in choices if choice[0] == "batch_size"][:1]
         for choice in dict.fromkeys([*first, *choices]):
-            made = self._try((choice,))
-            if made is not None:
-                self._effects[choice] = made.ratios
+            suggestion = self._try((choice,))
+            if suggestion is not None:
+                self._effects[choice] = suggestion.ratios
 
     def try_combinations(self) -> None:
         """Profile combinations, as long as the limit allows.
@@ -228,21 +228,21 @@ class Search:
             self._predict_neighbours(change)
         turn = 0
         while (candidate := self._take(turn)) is not None and self._attempts.num_left > 0:
-            made = self._try(candidate.combination)
-            if made is not None:
-                self._predict_neighbours(made)
+            suggestion = self._try(candidate.combination)
+            if suggestion is not None:
+                self._predict_neighbours(suggestion)
             turn = 1 - turn
 
     def find_best(self, *, exact: bool = False) -> Suggestion | None:
         """Return the best of what fits, or None if nothing does; the one that changes nothing
         competes. `exact` is for the best that keeps the model's results. Of equally good ones that
         with the fewest changes is the best."""
-        found = [
-            each
-            for each in self._iter_made()
-            if each.profile.estimate.fits and not (exact and each.changes_results)
+        fitting = [
+            suggestion
+            for suggestion in self._iter_made()
+            if suggestion.profile.estimate.fits and not (exact and suggestion.changes_results)
         ]
-        return min(found, key=self._order, default=None)
+        return min(fitting, key=self._order, default=None)
 
     def find_front(self, min_gain: float = 0.0) -> list[Suggestion]:
         """Return the Pareto front of what fits, by latency.
@@ -252,19 +252,23 @@ class Search:
         What changes the results must be better by `min_gain` in one figure than each that keeps
         them.
         """
-        fitting = [each for each in self._iter_made() if each.profile.estimate.fits]
-        exact = [each for each in fitting if not each.changes_results]
         fitting = [
-            each
-            for each in fitting
-            if not each.changes_results
-            or not any(_is_as_good(other.ratios, each.ratios, min_gain) for other in exact)
+            suggestion for suggestion in self._iter_made() if suggestion.profile.estimate.fits
+        ]
+        exact = [suggestion for suggestion in fitting if not suggestion.changes_results]
+        fitting = [
+            suggestion
+            for suggestion in fitting
+            if not suggestion.changes_results
+            or not any(_is_as_good(other.ratios, suggestion.ratios, min_gain) for other in exact)
         ]
         front: list[Suggestion] = []
-        for each in sorted(fitting, key=lambda each: (each.figures, len(each.combination))):
+        for suggestion in sorted(
+            fitting, key=lambda suggestion: (suggestion.figures, len(suggestion.combination))
+        ):
             # Only what comes before it in this order can be as good in all figures.
-            if not any(_is_as_good(other.figures, each.figures) for other in front):
-                front.append(each)
+            if not any(_is_as_good(other.figures, suggestion.figures) for other in front):
+                front.append(suggestion)
         return front
 
     def gain(self, suggestion: Suggestion, other: Suggestion) -> float:
@@ -296,7 +300,7 @@ class Search:
         return self.rank(suggestion), len(suggestion.combination)
 
     def _iter_made(self) -> Iterator[Suggestion]:
-        return (each for each in self._tried.values() if each is not None)
+        return (suggestion for suggestion in self._tried.values() if suggestion is not None)
 
     def _count_possible(self) -> Iterator[int]:
         """Yield for each axis how many of its values the model can have, as far as known."""
@@ -317,7 +321,7 @@ class Search:
             self._faults[combination] = str(error)
             return None
         before, after = self.base.profile.estimate, profile.estimate
-        made = Suggestion(
+        suggestion = Suggestion(
             combination,
             self.space.make_words(combination),
             settings,
@@ -326,8 +330,8 @@ class Search:
             after.samples_per_second / before.samples_per_second,
             after.peak_tile_bytes / before.peak_tile_bytes,
         )
-        self._tried[combination] = made
-        return made
+        self._tried[combination] = suggestion
+        return suggestion
 
     def _predict_neighbours(self, parent: Suggestion) -> None:
         """Queue the combinations with one more change than `parent`, or another value of one."""

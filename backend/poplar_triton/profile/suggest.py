@@ -108,7 +108,7 @@ class Advice:
         )
 
     def _describe_tried(self) -> str:
-        left = [
+        omitted = [
             f"{count:,} more {what}"
             for count, what in (
                 (self.num_left, "changes"),
@@ -116,22 +116,24 @@ class Advice:
             )
             if count
         ]
-        told = (
+        message = (
             f"{self.num_tried:,} changes of one option and {self.num_combinations:,} combinations "
             "of them were tried on this model"
         )
         return (
-            f"{told} ({' and '.join(left)} were not, because of --max_profiles)" if left else told
+            f"{message} ({' and '.join(omitted)} were not, because of --max_profiles)"
+            if omitted
+            else message
         )
 
     def list_best(self) -> list[tuple[str, str, str]]:
         """Return what the best combinations are best for, their figures and their commands."""
-        found = []
+        lines = []
         for label, best in (("Best", self.best), ("Best that keeps the results", self.best_exact)):
             if best is not None:
                 note = ", changes the results" if best.suggestion.changes_results else ""
-                found.append((f"{label}{note}", best.describe(), best.command))
-        return found
+                lines.append((f"{label}{note}", best.describe(), best.command))
+        return lines
 
     def as_json(self) -> dict[str, Any]:
         """Return the advice for `--json --suggest`."""
@@ -144,7 +146,7 @@ class Advice:
             "suggestions": [suggestion.as_json() for suggestion in self.suggestions],
             "best": self.best and self.best.as_json(),
             "best_exact": self.best_exact and self.best_exact.as_json(),
-            "front": [each.as_json() for each in self.front],
+            "front": [suggestion.as_json() for suggestion in self.front],
             "fixed_batch": self.fixed_batch or None,
         }
 
@@ -161,13 +163,13 @@ class Batches:
 
     def describe_missing(self) -> str:
         """Describe the missing batch sizes and why they are missing; empty if none is."""
-        told = []
+        reasons = []
         if self.left:
-            told.append(f"batch {_join(self.left)}, because of --max_profiles")
+            reasons.append(f"batch {_join(self.left)}, because of --max_profiles")
         if self.impossible:
             size, why = next(iter(self.impossible.items()))
-            told.append(f"batch {_join(self.impossible)}, which failed (batch {size}: {why})")
-        return f"Not drawn: {'; '.join(told)}." if told else ""
+            reasons.append(f"batch {_join(self.impossible)}, which failed (batch {size}: {why})")
+        return f"Not drawn: {'; '.join(reasons)}." if reasons else ""
 
 
 def _join(sizes: Iterable[int]) -> str:
@@ -237,11 +239,11 @@ def _describe_lead(search: Search, suggestion: Suggestion) -> str:
 
 def list_changes(search: Search) -> list[Suggestion]:
     """Return the single changes that help, best first, each option with its best value."""
-    kept = sorted(filter(_HELPS[search.goal], search.changes), key=search.rank)
+    helping = sorted(filter(_HELPS[search.goal], search.changes), key=search.rank)
     best: dict[str, Suggestion] = {}
-    for each in kept:
-        ((axis, _),) = each.combination
-        best.setdefault(axis if axis in _VALUED else each.change, each)
+    for suggestion in helping:
+        ((axis, _),) = suggestion.combination
+        best.setdefault(axis if axis in _VALUED else suggestion.change, suggestion)
     return list(best.values())[:MAX_SHOWN]
 
 
@@ -258,17 +260,17 @@ def profile_batches(
         for suggestion in suggestions
         if suggestion.settings == replace(settings, batch_size=suggestion.profile.batch_size)
     }
-    profiles, impossible, left = [], {}, []
+    profiles, impossible, skipped = [], {}, []
     for size in sorted({*sizes, *advised}):
         changed = replace(settings, batch_size=size)
         if not attempts.can_try(changed):
-            left.append(size)
+            skipped.append(size)
             continue
         try:
             profiles.append(attempts.profile(changed))
         except CompileError as error:
             impossible[size] = str(error)
-    return Batches(profiles, impossible, left)
+    return Batches(profiles, impossible, skipped)
 
 
 def print_advice(advice: Advice, console: Console) -> None:

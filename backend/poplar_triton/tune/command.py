@@ -88,13 +88,13 @@ class Tuning:
 
     def list_reasons(self) -> list[str]:
         """Return why engines and configurations were not measured, each reason once and whole."""
-        found = [f"{engine} is left out: {reason}" for engine, reason in self.left_out.items()]
+        reasons = [f"{engine} is left out: {reason}" for engine, reason in self.left_out.items()]
         failed = dict.fromkeys(
             (result.candidate.engine, result.reason)
             for result in self.results
             if result.reason and result.reason != result.short_reason
         )
-        return found + [
+        return reasons + [
             f"{engine} failed: {reason}"
             for engine, reason in failed
             if self.left_out.get(engine) != reason
@@ -125,9 +125,13 @@ def run(options: argparse.Namespace) -> int:
     folder, file = options.model, options.model / MODEL_FILE
     if not folder.is_dir() or not (is_model_folder(folder) or file.exists()):
         entries = sorted(folder.iterdir()) if folder.is_dir() else []
-        named = [entry.name for entry in entries if entry.is_dir() and is_model_folder(entry)]
-        found = f"a repository; name one of its models: {name_some(named)}" if named else "none"
-        raise CommandError(f"{escape(folder)}: expected a model folder, found {found}")
+        model_names = [entry.name for entry in entries if entry.is_dir() and is_model_folder(entry)]
+        actual = (
+            f"a repository; name one of its models: {name_some(model_names)}"
+            if model_names
+            else "none"
+        )
+        raise CommandError(f"{escape(folder)}: expected a model folder, found {actual}")
     config = read_config(file) if file.exists() else new_config()
     config.name = config.name or folder.resolve().name
     if config.backend not in ("", "poplar"):
@@ -141,16 +145,16 @@ def run(options: argparse.Namespace) -> int:
     with _serve(folder, config.name) as server:
         tuner = _Tuner(server, config, options, start)
         tuning = tuner.tune(current, _find_left_out(folder, config, current))
-    written = []
+    paths = []
     if options.write and tuning.winner is not None and tuning.winner != current:
-        written = _write(file, tuning.winner.apply(config))
+        paths = _write(file, tuning.winner.apply(config))
     if options.json:
-        print(json.dumps(_as_json(tuning) | {"written": list(map(str, written))}, indent=2))
+        print(json.dumps(_as_json(tuning) | {"written": list(map(str, paths))}, indent=2))
         return 0
     _print(options, tuning, current)
-    for each in written:
-        note = "" if each == file else ": the file before, whose comments are lost"
-        print_line(f"wrote {each}{note}")
+    for path in paths:
+        note = "" if path == file else ": the file before, whose comments are lost"
+        print_line(f"wrote {path}{note}")
     return 0
 
 
@@ -207,8 +211,8 @@ class _Tuner:
                 )
             best = self._find_best(tuning) or current
             modes = list_modes(best, may_batch=self._config.max_batch_size > 0)
-            known = {each.candidate for each in tuning.results}
-            self._measure_all(tuning, [mode for mode in modes if mode not in known], on_step)
+            measured = {result.candidate for result in tuning.results}
+            self._measure_all(tuning, [mode for mode in modes if mode not in measured], on_step)
             best = self._find_best(tuning) or current
             tuning.gain = self._compare(current, best, on_step) if best != current else 1.0
         # A slower configuration wins if only the current one exceeds the limit.
@@ -241,7 +245,7 @@ class _Tuner:
         """Leave out an engine that has failed, if nothing was measured with it: threads and
         instances are not the cause."""
         mine = [result for result in tuning.results if result.candidate.engine == engine]
-        if engine != tuning.results[0].candidate.engine and not any(each.load for each in mine):
+        if engine != tuning.results[0].candidate.engine and not any(result.load for result in mine):
             tuning.left_out[engine] = reason
 
     def _measure(self, candidate: Candidate) -> Load:
@@ -325,8 +329,8 @@ def _describe_winner(options: argparse.Namespace, tuning: Tuning, current: Candi
         return f"no configuration is within {limit}: the lowest 99th percentile is {lowest:.1f} ms"
     within = f" within {limit}" if options.latency_limit_ms else ""
     if tuning.winner == current:
-        told = f"; the fastest other one reached {tuning.gain:.2f}" if tuning.gain != 1 else ""
-        return f"the current configuration is as fast as any{within}{told}"
+        other = f"; the fastest other one reached {tuning.gain:.2f}" if tuning.gain != 1 else ""
+        return f"the current configuration is as fast as any{within}{other}"
     slower = ", which exceeds it" if tuning.gain < _MIN_GAIN else ""
     return (
         f"the fastest{within} has {tuning.gain:.2f} times the throughput of the current one{slower}"
@@ -355,14 +359,14 @@ def _as_json(tuning: Tuning) -> dict[str, Any]:
 def _write(file: Path, config: ModelConfig) -> list[Path]:
     """Replace a configuration, and return the files that are written. Comments are lost, so a file
     that may have some is kept beside it."""
-    written = [file]
+    paths = [file]
     with naming(file):
         if file.exists() and b"#" in file.read_bytes():
-            kept = file.with_name(f"{file.name}.before-tune")
-            shutil.copy2(file, kept)
-            written.append(kept)
+            copy = file.with_name(f"{file.name}.before-tune")
+            shutil.copy2(file, copy)
+            paths.append(copy)
         staged = StagedFile(file)
         staged.stream.write(encode_config(config).encode())
         staged.finish()
         staged.commit()
-    return written
+    return paths
