@@ -31,7 +31,7 @@ from poprt.cli import (
 )
 from poprt.performance import Profile, print_profile, print_tile_mapping, tiles_of
 from poprt.terminal import make_console, show_progress
-from simipu import known_chips
+from simipu import CompileError, known_chips
 
 from popef._tools.arguments import Parser, count, positive, whole_number
 from popef._tools.console import UsageError, naming, print_line
@@ -44,7 +44,7 @@ from poplar_triton.profile.report import Content, make_report
 from poplar_triton.profile.search import (
     MAX_NODES,
     MAX_PROFILES,
-    Attempts,
+    ProfileTrials,
     Search,
     Suggestion,
     default_limit,
@@ -61,6 +61,7 @@ from poplar_triton.profile.suggest import (
     profile_batches,
 )
 from poplar_triton.profile.trace import make_trace
+from poplar_triton.trials import Trials
 
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
@@ -299,28 +300,28 @@ def _try_further(
         for point, profile in zip(points, profiles, strict=True)
     ]
     limit = options.max_profiles or default_limit(profiles[0])
-    attempts = Attempts(estimator, limit, profiled)
+    trials = Trials(estimator.profile, CompileError, limit=limit, known=profiled)
     with quietly():
         search = Search(
-            attempts, points[0], profiles[0], options.goal or THROUGHPUT, options.max_ipus
+            trials, points[0], profiles[0], options.goal or THROUGHPUT, options.max_ipus
         )
         search.try_changes()
         batches = Batches()
         if options.html:
-            batches = _profile_batches(attempts, points[0], profiles, list_changes(search))
+            batches = _profile_batches(trials, points[0], profiles, list_changes(search))
         search.try_combinations()
     return advise(search, partial(_write_command, options, points[0])), batches
 
 
 def _profile_batches(
-    attempts: Attempts,
+    trials: ProfileTrials,
     point: ProfileSettings,
     profiles: Sequence[Profile],
     suggestions: Sequence[Suggestion],
 ) -> Batches:
     swept = {profile.batch_size for profile in profiles}
     sizes = swept if len(swept) > 1 else {*BATCH_SIZES, *swept}
-    batches = profile_batches(attempts, point, suggestions, sizes)
+    batches = profile_batches(trials, point, suggestions, sizes)
     if len(swept) > 1:
         others = [profile for profile in profiles if profile not in batches.profiles]
         batches = replace(batches, profiles=[*batches.profiles, *others])

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from poprt.performance import Profile
-from simipu import CompileError
 
-from poplar_triton.profile.source import Estimator, ProfileSettings
+from poplar_triton.profile.source import ProfileSettings
 from poplar_triton.profile.space import (
     FIT,
     LATENCY,
@@ -30,6 +29,7 @@ from poplar_triton.profile.space import (
     is_exact,
     make_space,
 )
+from poplar_triton.trials import Trials
 
 MAX_PROFILES = 64
 """Default limit of the further profiles of a command. It suffices for all single changes and batch
@@ -44,8 +44,6 @@ Figures: TypeAlias = tuple[float, float, float]
 _PRIORITIES = {LATENCY: (0, 1, 2), THROUGHPUT: (1, 0, 2), MEMORY: (2, 1, 0)}
 """Places of the figures by which combinations are ranked, by goal."""
 
-_Attempt: TypeAlias = tuple[ProfileSettings, Profile | CompileError]
-
 
 def default_limit(base: Profile) -> int:
     """Return how many further profiles are made if the user does not say: `MAX_PROFILES`, or fewer
@@ -54,35 +52,8 @@ def default_limit(base: Profile) -> int:
     return max(_MIN_PROFILES, min(MAX_PROFILES, MAX_NODES // num_nodes))
 
 
-class Attempts:
-    """Profiles of one model under further settings, at most `limit` of them. Equal settings are
-    profiled once."""
-
-    def __init__(
-        self, estimator: Estimator, limit: int = MAX_PROFILES, known: Sequence[_Attempt] = ()
-    ) -> None:
-        self._estimator = estimator
-        self.num_left = limit
-        self._made: list[_Attempt] = list(known)
-
-    def can_try(self, settings: ProfileSettings) -> bool:
-        """Return whether the limit allows for `settings`, which it does if they are known."""
-        return self.num_left > 0 or any(tried == settings for tried, _ in self._made)
-
-    def profile(self, settings: ProfileSettings) -> Profile:
-        """Return the profile under `settings`. Raises CompileError if the model cannot have
-        them."""
-        outcome = next((profile for tried, profile in self._made if tried == settings), None)
-        if outcome is None:
-            self.num_left -= 1
-            try:
-                outcome = self._estimator.profile(settings)
-            except CompileError as error:
-                outcome = error
-            self._made.append((settings, outcome))
-        if isinstance(outcome, CompileError):
-            raise outcome
-        return outcome
+ProfileTrials: TypeAlias = Trials[ProfileSettings, Profile]
+"""Profiles of one model under further settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +126,7 @@ class Search:
 
     def __init__(
         self,
-        attempts: Attempts,
+        trials: ProfileTrials,
         settings: ProfileSettings,
         base: Profile,
         wish: str = THROUGHPUT,
@@ -164,7 +135,7 @@ class Search:
         self.goal = wish if base.estimate.fits else FIT
         self.wish = wish
         self.space: Space = make_space(settings, base, self.goal, max_ipus)
-        self._attempts = attempts
+        self._trials = trials
         self.base = Suggestion((), (), settings, base, 1.0, 1.0, 1.0)
         """The command's own settings, which change nothing."""
         self._tried: dict[Combination, Suggestion | None] = {(): self.base}
@@ -199,7 +170,7 @@ class Search:
     def num_combinations_left(self) -> int:
         """Number of combinations that were not tried because of the limit. Those with a change that
         the model cannot have alone do not count."""
-        if self._attempts.num_left > 0:
+        if not self._trials.is_spent:
             return 0
         numbers = list(self._count_possible())
         total = math.prod(number + 1 for number in numbers) - 1 - sum(numbers)
@@ -227,7 +198,7 @@ class Search:
         for change in self.changes:
             self._predict_neighbours(change)
         turn = 0
-        while (candidate := self._take(turn)) is not None and self._attempts.num_left > 0:
+        while (candidate := self._take(turn)) is not None and not self._trials.is_spent:
             suggestion = self._try(candidate.combination)
             if suggestion is not None:
                 self._predict_neighbours(suggestion)
@@ -312,13 +283,13 @@ class Search:
         """Return what a combination does, or None if the model cannot have it or the limit is
         reached."""
         settings = self.space.make_settings(combination)
-        if not self._attempts.can_try(settings):
+        trial = self._trials.run(settings)
+        if trial is None:
             return None
         self._tried[combination] = None
-        try:
-            profile = self._attempts.profile(settings)
-        except CompileError as error:
-            self._faults[combination] = str(error)
+        profile = trial.result
+        if profile is None:
+            self._faults[combination] = trial.reason
             return None
         before, after = self.base.profile.estimate, profile.estimate
         suggestion = Suggestion(

@@ -14,10 +14,9 @@ from typing import Any
 from poprt.performance import Profile, add_row, describe_seconds, make_table
 from poprt.terminal import cell
 from rich.console import Console
-from simipu import CompileError
 
 from popef._tools.console import print_line
-from poplar_triton.profile.search import Attempts, Search, Suggestion
+from poplar_triton.profile.search import ProfileTrials, Search, Suggestion
 from poplar_triton.profile.source import ProfileSettings
 from poplar_triton.profile.space import FIT, GOALS, LATENCY, MEMORY, THROUGHPUT
 
@@ -64,7 +63,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Results of all attempts."""
+    """Results of all trials."""
 
     goal: str
     """Goal of the advice: "fit" for a model that does not fit, else one of `GOALS`."""
@@ -248,7 +247,7 @@ def list_changes(search: Search) -> list[Suggestion]:
 
 
 def profile_batches(
-    attempts: Attempts,
+    trials: ProfileTrials,
     settings: ProfileSettings,
     suggestions: Iterable[Suggestion],
     sizes: Iterable[int],
@@ -262,14 +261,13 @@ def profile_batches(
     }
     profiles, impossible, skipped = [], {}, []
     for size in sorted({*sizes, *advised}):
-        changed = replace(settings, batch_size=size)
-        if not attempts.can_try(changed):
+        trial = trials.run(replace(settings, batch_size=size))
+        if trial is None:
             skipped.append(size)
-            continue
-        try:
-            profiles.append(attempts.profile(changed))
-        except CompileError as error:
-            impossible[size] = str(error)
+        elif trial.result is None:
+            impossible[size] = trial.reason
+        else:
+            profiles.append(trial.result)
     return Batches(profiles, impossible, skipped)
 
 
@@ -313,25 +311,12 @@ def _print_table(heading: str, rows: Iterable[Suggestion], console: Console) -> 
     console.print(table)
 
 
-def _helps_fit(each: Suggestion) -> bool:
-    return each.profile.estimate.fits or each.memory_ratio <= 1 - _MIN_GAIN
-
-
-def _helps_latency(each: Suggestion) -> bool:
-    return each.profile.estimate.fits and each.latency_ratio <= 1 - _MIN_GAIN
-
-
-def _helps_throughput(each: Suggestion) -> bool:
-    return each.profile.estimate.fits and each.throughput_ratio >= 1 + _MIN_GAIN
-
-
-def _helps_memory(each: Suggestion) -> bool:
-    return each.profile.estimate.fits and each.memory_ratio <= 1 - _MIN_GAIN
-
-
 _HELPS: Mapping[str, Callable[[Suggestion], bool]] = {
-    FIT: _helps_fit,
-    LATENCY: _helps_latency,
-    THROUGHPUT: _helps_throughput,
-    MEMORY: _helps_memory,
+    FIT: lambda tried: tried.profile.estimate.fits or tried.memory_ratio <= 1 - _MIN_GAIN,
+    LATENCY: lambda tried: tried.profile.estimate.fits and tried.latency_ratio <= 1 - _MIN_GAIN,
+    THROUGHPUT: lambda tried: (
+        tried.profile.estimate.fits and tried.throughput_ratio >= 1 + _MIN_GAIN
+    ),
+    MEMORY: lambda tried: tried.profile.estimate.fits and tried.memory_ratio <= 1 - _MIN_GAIN,
 }
+"""Whether a change helps, by goal."""

@@ -29,6 +29,7 @@ from poplar_triton.errors import CommandError, ServerError
 from poplar_triton.profile.bulk import usable_cores
 from poplar_triton.serving.repository import MODEL_FILE, is_model_folder
 from poplar_triton.serving.server import TritonServer
+from poplar_triton.trials import Trial, Trials
 from poplar_triton.tune.candidates import (
     COLUMNS,
     ONNXRUNTIME,
@@ -60,25 +61,11 @@ _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.2, 5.0
 
 
 @dataclass(slots=True)
-class Result:
-    """Measurement of a candidate; without a load the reason why there is none."""
-
-    candidate: Candidate
-    load: Load | None = None
-    reason: str = ""
-
-    @property
-    def short_reason(self) -> str:
-        """The reason in a few words, if it is longer: the whole one is printed below the table."""
-        return self.reason if len(self.reason) <= _MAX_IN_TABLE else "failed, see below"
-
-
-@dataclass(slots=True)
 class Tuning:
     """All measurements, the fastest candidate, and its throughput relative to the current
     configuration."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[Trial[Candidate, Load]]
     winner: Candidate | None = None
     gain: float = 1.0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -92,7 +79,7 @@ class Tuning:
         failed = dict.fromkeys(
             (result.candidate.engine, result.reason)
             for result in self.results
-            if result.reason and result.reason != result.short_reason
+            if len(result.reason) > _MAX_IN_TABLE
         )
         return reasons + [
             f"{engine} failed: {reason}"
@@ -196,23 +183,23 @@ class _Tuner:
     def tune(self, current: Candidate, left_out: Mapping[str, str]) -> Tuning:
         """Return the measurements, without those engines. Raises ServerError if the current
         configuration does not load or answer."""
-        tuning = Tuning(left_out=dict(left_out))
+        trials = Trials(self._measure, ServerError, deadline=self._first_deadline)
+        tuning = Tuning(trials.made, left_out=dict(left_out))
         engines = [engine for engine in find_engines() if engine not in left_out]
         layouts = list_layouts(current, usable_cores(), engines)
         num_runs = len(layouts) + 2 + 2 * _NUM_DUELS
         share = _MEASURED_SHARE * self._budget_seconds / (num_runs * NUM_WINDOWS)
         self._window_seconds = min(max(share, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
         with show_progress("measure", num_runs) as on_step:
-            self._measure_all(tuning, layouts, on_step)
-            if tuning.results[0].load is None:
+            self._try_all(tuning, trials, layouts, on_step)
+            if tuning.results[0].result is None:
                 raise ServerError(
                     f"model {self._config.name!r} cannot be measured as it is configured: "
                     f"{tuning.results[0].reason}"
                 )
             best = self._find_best(tuning) or current
             modes = list_modes(best, may_batch=self._config.max_batch_size > 0)
-            measured = {result.candidate for result in tuning.results}
-            self._measure_all(tuning, [mode for mode in modes if mode not in measured], on_step)
+            self._try_all(tuning, trials, modes, on_step)
             best = self._find_best(tuning) or current
             tuning.gain = self._compare(current, best, on_step) if best != current else 1.0
         # A slower configuration wins if only the current one exceeds the limit.
@@ -222,30 +209,29 @@ class _Tuner:
         tuning.is_limit_met = is_met[tuning.winner]
         return tuning
 
-    def _measure_all(
-        self, tuning: Tuning, candidates: Sequence[Candidate], on_step: Callable[[str], None]
+    def _try_all(
+        self,
+        tuning: Tuning,
+        trials: Trials[Candidate, Load],
+        candidates: Sequence[Candidate],
+        on_step: Callable[[str], None],
     ) -> None:
         for candidate in candidates:
             on_step(" ".join(candidate.cells()))
             if candidate.engine in tuning.left_out:
                 continue
-            result = Result(candidate)
-            tuning.results.append(result)
-            if time.monotonic() > self._first_deadline and len(tuning.results) > 1:
-                result.reason = "the budget is spent"
-                continue
-            try:
-                result.load = self._measure(candidate)
-            except ServerError as error:
-                result.reason = str(error)
-                self._leave_out(tuning, candidate.engine, result.reason)
+            trial = trials.run(candidate)
+            if trial is None:
+                tuning.results.append(Trial(candidate, reason="the budget is spent"))
+            elif trial.reason:
+                self._leave_out(tuning, candidate.engine, trial.reason)
 
     @staticmethod
     def _leave_out(tuning: Tuning, engine: str, reason: str) -> None:
         """Leave out an engine that has failed, if nothing was measured with it: threads and
         instances are not the cause."""
-        mine = [result for result in tuning.results if result.candidate.engine == engine]
-        if engine != tuning.results[0].candidate.engine and not any(result.load for result in mine):
+        mine = [trial for trial in tuning.results if trial.candidate.engine == engine]
+        if engine != tuning.results[0].candidate.engine and not any(trial.result for trial in mine):
             tuning.left_out[engine] = reason
 
     def _measure(self, candidate: Candidate) -> Load:
@@ -274,17 +260,17 @@ class _Tuner:
         """Return the candidate with the highest throughput among those within the latency limit;
         None if there is none."""
         fit = [
-            (result.load.per_second, number)
-            for number, result in enumerate(tuning.results)
-            if result.load and self._is_within(result)
+            (trial.result.per_second, number)
+            for number, trial in enumerate(tuning.results)
+            if trial.result and self._is_within(trial)
         ]
         return tuning.results[max(fit)[1]].candidate if fit else None
 
-    def _is_within(self, result: Result) -> bool:
+    def _is_within(self, trial: Trial[Candidate, Load]) -> bool:
         """Return whether a configuration was measured to be within the latency limit."""
-        if result.load is None:
+        if trial.result is None:
             return False
-        return not self._limit_ms or result.load.p99_ms <= self._limit_ms
+        return not self._limit_ms or trial.result.p99_ms <= self._limit_ms
 
     def _compare(
         self, current: Candidate, best: Candidate, on_step: Callable[[str], None]
@@ -303,17 +289,19 @@ class _Tuner:
 
 def _print(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> None:
     table = Table(*COLUMNS, "requests/s (least..greatest)", "p99 ms", "")
-    for result in tuning.results:
-        note = "current" if result.candidate == current else ""
-        if result.candidate == tuning.winner != current:
+    for trial in tuning.results:
+        note = "current" if trial.candidate == current else ""
+        if trial.candidate == tuning.winner != current:
             note = "fastest"
-        if result.load is None:
-            cells = [*result.candidate.cells(), "not measured", "", escape(result.short_reason)]
-            table.add_row(*cells)
+        cells, load = trial.candidate.cells(), trial.result
+        if load is None:
+            # A long reason is printed whole below the table.
+            is_short = len(trial.reason) <= _MAX_IN_TABLE
+            reason = escape(trial.reason) if is_short else "failed, see below"
+            table.add_row(*cells, "not measured", "", reason)
             continue
-        rates = result.load.rates
-        spread = f"{result.load.per_second:.0f} ({min(rates):.0f}..{max(rates):.0f})"
-        table.add_row(*result.candidate.cells(), spread, f"{result.load.p99_ms:.1f}", note)
+        spread = f"{load.per_second:.0f} ({min(load.rates):.0f}..{max(load.rates):.0f})"
+        table.add_row(*cells, spread, f"{load.p99_ms:.1f}", note)
     make_console().print(table)
     for reason in tuning.list_reasons():
         print_line(escape(reason))
@@ -325,7 +313,7 @@ def _print(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> N
 def _describe_winner(options: argparse.Namespace, tuning: Tuning, current: Candidate) -> str:
     limit = f"--latency-limit-ms {options.latency_limit_ms}"
     if not tuning.is_limit_met:
-        lowest = min(result.load.p99_ms for result in tuning.results if result.load)
+        lowest = min(trial.result.p99_ms for trial in tuning.results if trial.result)
         return f"no configuration is within {limit}: the lowest 99th percentile is {lowest:.1f} ms"
     within = f" within {limit}" if options.latency_limit_ms else ""
     if tuning.winner == current:
@@ -338,17 +326,17 @@ def _describe_winner(options: argparse.Namespace, tuning: Tuning, current: Candi
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
-    def describe(each: Result) -> dict[str, Any]:
+    def describe(trial: Trial[Candidate, Load]) -> dict[str, Any]:
         measured = (
-            {"reason": each.reason}
-            if each.load is None
-            else {"per_second": list(each.load.rates), "p99_ms": each.load.p99_ms}
+            {"reason": trial.reason}
+            if trial.result is None
+            else {"per_second": list(trial.result.rates), "p99_ms": trial.result.p99_ms}
         )
-        return asdict(each.candidate) | measured
+        return asdict(trial.candidate) | measured
 
     winner = asdict(tuning.winner) if tuning.winner else None
     return {
-        "measured": [describe(result) for result in tuning.results],
+        "measured": list(map(describe, tuning.results)),
         "left_out": tuning.left_out,
         "winner": winner,
         "gain": tuning.gain,

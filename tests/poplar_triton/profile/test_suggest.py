@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import space
 from poplar_triton.profile.report import Content, describe_page
-from poplar_triton.profile.search import Attempts, Search
+from poplar_triton.profile.search import Search
 from poplar_triton.profile.source import Estimator, ProfileSettings, open_source
 from poplar_triton.profile.suggest import (
     MAX_SHOWN,
@@ -24,6 +24,7 @@ from poplar_triton.profile.suggest import (
     print_advice,
     profile_batches,
 )
+from poplar_triton.trials import Trials
 from poprt.terminal import make_console
 from sample_models import make_model
 from simipu import CompileError
@@ -98,8 +99,8 @@ class Counting:
 def search(estimator, settings, wish="throughput", limit=40, max_ipus=None):
     """Return a search that has ended."""
     base = estimator.profile(settings)
-    attempts = Attempts(estimator, limit, [(settings, base)])
-    found = Search(attempts, settings, base, wish, max_ipus)
+    trials = Trials(estimator.profile, CompileError, limit=limit, known=[(settings, base)])
+    found = Search(trials, settings, base, wish, max_ipus)
     found.try_changes()
     found.try_combinations()
     return found
@@ -250,7 +251,8 @@ def test_trying_ends_after_the_number_of_profiles_that_is_allowed(estimator):
     base = estimator.profile(settings)
     for limit in (2, 30):
         counting = Counting(estimator)
-        found = Search(Attempts(counting, limit), settings, base)
+        trials = Trials(counting.profile, CompileError, limit=limit)
+        found = Search(trials, settings, base)
         found.try_changes()
         found.try_combinations()
         advice = advise(found, lambda each: each.change)
@@ -272,16 +274,13 @@ def test_a_failure_counts_as_an_attempt_and_is_not_repeated(tmp_path):
         tmp_path / "static.onnx",
     )
     counting = Counting(Estimator(open_source(tmp_path / "static.onnx")))
-    attempts = Attempts(counting, 1)
-    told = []
-    for _ in range(2):
-        with pytest.raises(CompileError) as raised:
-            attempts.profile(ProfileSettings(batch_size=8))
-        told.append(str(raised.value))
+    trials = Trials(counting.profile, CompileError, limit=1)
+    failed = [trials.run(ProfileSettings(batch_size=8)) for _ in range(2)]
     assert len(counting.settings) == 1
-    assert told[0] == told[1]
-    assert not attempts.can_try(ProfileSettings(batch_size=2))
-    assert attempts.can_try(ProfileSettings(batch_size=8)), "it is known"
+    assert failed[0] is failed[1]
+    assert failed[0].reason
+    assert failed[0].result is None
+    assert trials.run(ProfileSettings(batch_size=2)) is None
     found = search(counting, ProfileSettings(), limit=ALL)
     assert found.num_combinations_left == 0
     assert not any("batch_size" in dict(each.combination) for each in found.find_front())
@@ -425,10 +424,10 @@ def test_the_own_and_the_advised_batch_sizes_are_plotted_whatever_the_limit(esti
     known = [(settings, base)]
 
     def plot(limit):
-        attempts = Attempts(estimator, limit, known)
-        found = Search(attempts, settings, base)
+        trials = Trials(estimator.profile, CompileError, limit=limit, known=known)
+        found = Search(trials, settings, base)
         found.try_changes()
-        return found, profile_batches(attempts, settings, list_changes(found), [1, 2, 24])
+        return found, profile_batches(trials, settings, list_changes(found), [1, 2, 24])
 
     found, batches = plot(ALL)
     advised = {each.profile.batch_size for each in list_changes(found)} - {24}
