@@ -121,13 +121,13 @@ def describe_page(content: Content) -> dict[str, Any]:
         "peak_macs": profile.peak_macs_per_cycle,
         "causes": {cause: cycles for cause, cycles in result.by_cause().items() if cycles},
         "types": [
-            [cut(each.op_type), each.count, each.compute, each.exchange, each.sync]
-            for each in profile.by_type()
+            [cut(cost.op_type), cost.count, cost.compute, cost.exchange, cost.sync]
+            for cost in profile.by_type()
         ],
         "memory": _memory(profile),
         "nodes": _nodes(profile),
         "batches": _batches(content.batches),
-        "sweep": [_point(each) for each in content.sweep],
+        "sweep": [_point(point) for point in content.sweep],
         "advice": _advice(content.advice),
         "comparison": _comparison(profile, content.other),
         "tiles": "" if content.tiles is None else encode_tiles(content.tiles),
@@ -247,7 +247,7 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
         "text": " ".join(filter(None, (advice.describe(), advice.fixed_batch))),
         "rows": [_suggestion(suggestion) for suggestion in advice.suggestions],
         "front_text": f"{FRONT}.",
-        "front": [_suggestion(each) for each in advice.front],
+        "front": [_suggestion(suggestion) for suggestion in advice.front],
         "best": [
             [label, figures, escape_control(command, _MAX_TEXT)]
             for label, figures, command in advice.list_best()
@@ -275,7 +275,7 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
             [name, before, after, f"{ratio:.3f}"]
             for name, before, after, ratio in list_figures(profile, other)
         ],
-        "types": [_side_by_side(each) for each in compare_types(profile, other)],
+        "types": [_side_by_side(difference) for difference in compare_types(profile, other)],
         "nodes": [_side_by_side(node) for node in compare_nodes(profile, other)],
     }
 

@@ -35,6 +35,7 @@ MAX_PROFILES = 64
 """Default limit of the further profiles of a command. It suffices for all single changes and batch
 sizes that are tried today, and as many combinations."""
 _MIN_PROFILES = 8
+"""Least default limit, however large the graph is."""
 MAX_NODES = 200_000
 """Maximum number of nodes in all further profiles by default. A node takes about a millisecond, so
 that a large graph takes minutes and not an hour."""

@@ -21,6 +21,7 @@ FIT = "fit"
 _PROPORTIONS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Proportions of tile memory for products to try: PopART's users go from 0.1 to 1."""
 _IO_TILES = (0, 32, 64)
+"""Numbers of I/O tiles to try: none, the fewest that PopART takes, and twice as many."""
 _NARROWER = {"fp32": ("fp16", "fp8", "fp8_weight"), "fp16": ("fp8", "fp8_weight")}
 _PASSES = ("fused_attention", "attention_padding", "pre_scale", "matmul_rotary_embedding")
 """Passes of the converter that a user lists for a transformer. Each is an axis."""
@@ -119,9 +120,9 @@ def make_space(
         **dict.fromkeys(_list_passes(settings, base), (True,)),
         "batch_size": _list_batch_sizes(base.batch_size, goal),
         "precision": [
-            each
-            for each in _NARROWER.get(base.precision, ())
-            if base.target.quarter_macs or not each.startswith("fp8")
+            precision
+            for precision in _NARROWER.get(base.precision, ())
+            if base.target.quarter_macs or not precision.startswith("fp8")
         ],
     }
     tried = {

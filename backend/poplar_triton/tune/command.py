@@ -51,13 +51,16 @@ _MIN_GAIN = 1.05
 """Minimum throughput of a winner relative to the current configuration, measured in turn: less is
 noise."""
 _WARM_UP_SECONDS = 0.3
+"""Time of requests before those that count."""
 _MEASURED_SHARE, _FIRST_SHARE = 0.4, 0.7
 """Share of the budget that is spent on measuring, while the rest is for loads; and share after
 which no other candidate is measured, so that the fastest can be compared with the current one."""
 _NUM_DUELS = 3
+"""Maximum number of comparisons of the fastest with the current one, of which the median counts."""
 _MAX_IN_TABLE = 40
 """Maximum length of a reason in the table."""
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.2, 5.0
+"""Bounds of the length of a window, whatever the budget."""
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ OWN_DATA = "Real inputs may differ from these: pass some with --data_preprocess"
 _LOUD = f"sound of 16 bits (to {SOUND:.0f})"
 _ZERO, _ONE = "calibration/zero", "calibration/one"
 _MAX_JOINED, _MAX_NAMED = 256, 5
+"""Maximum numbers of tensors that one Concat joins, and of nodes that a warning names."""
 
 _log = logging.getLogger("poprt")
 

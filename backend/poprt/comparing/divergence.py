@@ -24,6 +24,7 @@ MAX_TENSORS = 500
 """Maximum number of tensors that are compared at once: the time that ONNX Runtime takes for each
 output grows with their number."""
 _CHUNK_BYTES = 256 << 20
+"""Maximum size of the tensors that are held at once, in float, of each side."""
 _MAX_CHUNKS = 3
 """Maximum number of chunks of tensors; each takes two runs of the whole graph."""
 

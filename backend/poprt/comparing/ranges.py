@@ -24,6 +24,7 @@ _SWITCH = 2
 """Maximum number of values of a constant with which an input is compared to switch between the
 two."""
 _SMALL = 4_096
+"""Maximum number of elements of a constant that may suggest a size: larger ones are weights."""
 _MIN_SPREAD, _MAX_SPREAD = 2.0**-6, 2.0**16
 """Bounds of the sizes that constants suggest. `(1 - mask) * -10000` suggests none."""
 _MAX_RATIO = 16.0

@@ -28,12 +28,14 @@ Compute = Callable[[Sequence[Array]], Sequence[Array]]
 """Function that returns the outputs of some rows; all arrays have rows along their first axis."""
 
 _MAX_PART_ROWS = 3
+"""Maximum number of rows of a part."""
 _ENOUGH_SECONDS = 0.3
 """Time in seconds after which no further part is computed."""
 _MAX_SECONDS_OF_RUN = 0.05
 """Maximum time in seconds of a run of the whole batch; if a run takes longer, few rows are computed
 again."""
 _BOUND, _HALF_BOUND, _QUARTER_BOUND = 1e-4, 2.0**-6, 2.0**-3
+"""Bounds in float, half and 8 bits; `find_bound` says why they are so large."""
 
 
 def find_bound(model: onnx.ModelProto) -> float:

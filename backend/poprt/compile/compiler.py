@@ -310,6 +310,7 @@ _BYTES = {
     TensorProto.DOUBLE: 8,
     **dict.fromkeys(QUARTERS, 1),
 }
+"""Bytes of an element, of the types of weights that are counted."""
 _BYTES_BY_PRECISION = {"fp32": 8, "fp16": 2, "fp8": 1, "fp8_weight": 1}
 """Maximum number of bytes of an element of a weight after conversion, by precision."""
 

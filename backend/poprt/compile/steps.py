@@ -189,7 +189,10 @@ STEPS: Mapping[str, Callable[[Compilation], None]] = {
     "load and run once": confirm,
 }
 """Steps after the passes, in order, by the names that a progress bar shows. None of them rewrites a
-graph, and all raise CompileError."""
+graph, and all raise CompileError.
+
+The estimate reads the IPUs of nodes, which the next step removes. The calibration needs the inputs
+of a program. The dry run loads what a file would hold."""
 
 
 def take_steps(compilation: Compilation, on_step: Callable[[str], None]) -> Executable:

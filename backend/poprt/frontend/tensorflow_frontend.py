@@ -30,6 +30,7 @@ from poprt.frontend import tensorflow_child as child
 from poprt.frontend.frontends import open_model
 
 TIMEOUT_SECONDS = 3_600
+"""Maximum time of a conversion, in seconds: as long as `--time_limit` by default."""
 _PACKAGES = ("tensorflow", "tf2onnx")
 _LARGE_BYTES = 1 << 30
 """Minimum size of a source model whose weights are stored outside the ONNX file (limit: 2 GiB)."""

@@ -35,6 +35,7 @@ from poprt.performance.model_profile import Profile
 VERSION = 1
 """Version of the JSON document; it grows if a key changes its meaning."""
 _MAX_HOT_SPOTS = 20
+"""Maximum number of nodes that are listed as those that exchange longest."""
 _STREAMS = "streams"
 _NOTES = (
     "All figures are modelled. Averages spread a total evenly over the tiles.",

@@ -32,6 +32,7 @@ _TOLERANCE = 1e-3
 _MAX_STEPS = 4
 """Maximum number of products one inside the other that `Times` flattens; known formulas have 2."""
 _MAX_POWER = 3
+"""Largest exponent of a Pow that counts as a product: the tanh form of GELU has a cube."""
 
 Check = Callable[[GraphView, str], bool]
 """Function that returns whether a tensor, given by its name, fits."""

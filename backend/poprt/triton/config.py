@@ -25,6 +25,7 @@ MAX_BATCH_SIZE = 2**31 - 1
 KINDS = {"input": popef.TensorType.INPUT, "output": popef.TensorType.OUTPUT}
 """Kind of tensors, by the configuration's field."""
 _MAX_BYTES = 16 << 20
+"""Maximum size of a config.pbtxt that is read."""
 _ORDER = (
     "name backend max_batch_size dynamic_batching input output parameters instance_group".split()
 )

@@ -106,6 +106,7 @@ def describe_missing(graph: onnx.GraphProto) -> str:
 
 
 _MANY = 2**31 - 1
+"""Number without a bound, as ONNX's schemas write it."""
 _KINDS = {number: name.lower() for name, number in AttributeProto.AttributeType.items()}
 
 

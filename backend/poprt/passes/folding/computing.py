@@ -23,6 +23,7 @@ from popef._tools.arrays import Array
 from popef._tools.child import run_python
 
 TIMEOUT_SECONDS = 1_800
+"""Maximum time that ONNX Runtime may take to compute the constants, in seconds."""
 PLAIN_TYPES = frozenset(
     getattr(TensorProto, name)
     for name in "FLOAT FLOAT16 DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 "

@@ -69,8 +69,8 @@ class EliminateNopIf(Pass):
         """Inline branches. An If inside a taken branch follows in the next iteration."""
         while any(node.op_type == "If" for node in iter_nodes(model.graph)):
             values = graph_values(infer_shapes(model).graph)
-            known = _KnownTensors(model, {name: value.shape for name, value in values.items()})
-            if not _take_in_graph(model.graph, known, Counter(iter_defined(model.graph))):
+            facts = _KnownTensors(model, {name: value.shape for name, value in values.items()})
+            if not _take_in_graph(model.graph, facts, Counter(iter_defined(model.graph))):
                 break
         return model
 

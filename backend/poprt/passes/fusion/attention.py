@@ -32,6 +32,7 @@ from poprt.rewrite.rules import GraphRule
 _VIEWS = names_where(lambda entry: entry.keeps_elements)
 """Operators that may stand between a projection and the product of queries and keys."""
 _MAX_VIEWS = 4
+"""Maximum number of them, one after the other: a pass goes a bounded number of steps."""
 
 
 _PRODUCT = Once(Op("MatMul", Var("queries"), Var("keys")).named("product"))

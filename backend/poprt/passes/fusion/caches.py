@@ -30,6 +30,7 @@ has one such result."""
 _VIEWS = names_where(lambda entry: entry.keeps_order) | {"Cast"}
 """Operators that exporters put between a cache and the node that reads it."""
 _MAX_VIEWS = 8
+"""Maximum number of them, one after the other: a pass goes a bounded number of steps."""
 _ADVICE = "a run begins with empty caches here, so that the first step of a run has to be 0"
 
 

@@ -179,6 +179,7 @@ _LAYING_OUT = names_where(lambda entry: entry.keeps_elements)
 _NARROW_INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16)
 """Types whose sums with small constants do not overflow 32 bits."""
 _MAX_SHIFT = 1 << 16
+"""Largest magnitude of such a constant: with 16 bits it stays far below 2^31."""
 
 
 @register("fuse_consecutive_reshape", stage=Stage.FOLDING, default=True)

@@ -16,6 +16,7 @@ from poprt.passes.fusion.merging import NamedMerge
 from poprt.rewrite.base import Stage, register
 
 _COUNT = 4
+"""Number of names: the first and the last node of each of two experts."""
 _MAX_NODES = 256
 """Maximum number of nodes of an expert; known ones have about ten."""
 

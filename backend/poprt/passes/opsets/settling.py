@@ -476,8 +476,10 @@ class SettleBodies(Pass):
         untyped = [list(filter(_lacks_type, _borders(graph))) for graph in iter_graphs(model.graph)]
         if not any(untyped[1:]):
             return model
-        for open_values, known in zip(untyped, iter_graphs(infer_shapes(model).graph), strict=True):
-            types = {value.name: value.type.tensor_type.elem_type for value in _borders(known)}
+        for open_values, inferred in zip(
+            untyped, iter_graphs(infer_shapes(model).graph), strict=True
+        ):
+            types = {value.name: value.type.tensor_type.elem_type for value in _borders(inferred)}
             for value in open_values:
                 if types.get(value.name):
                     value.type.tensor_type.elem_type = types[value.name]

@@ -47,7 +47,7 @@ from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 
 _PRIMES = tuple(
-    n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1))
+    n for n in range(11, 1_000) if all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
 )
 """Candidate primes, the smallest first: constants are repeated as many times to infer shapes."""
 _MAX_SHAPE = 256
@@ -265,9 +265,9 @@ class _Widening:
         if node.op_type == "Reshape":
             self._reshape(place, node)
             return
-        whole = {"Slice": 2, "Resize": 3}.get(node.op_type)
-        if whole is not None:
-            self._keep_all(place, node, whole)
+        data_input = {"Slice": 2, "Resize": 3}.get(node.op_type)
+        if data_input is not None:
+            self._keep_all(place, node, data_input)
         self._infer(node)
 
     def _shape(self, name: str) -> Shape:
