@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import make_options
 import onnx
@@ -104,6 +105,17 @@ def test_defaults_of_command_and_converter_agree():
     assert Converter(**given).options == Converter().options == ConverterOptions()
     other = {name for name, entry in OPTIONS.items() if entry.converter_default is not UNSET}
     assert other == {"fp8_params", "remap_mode"}
+
+
+def test_the_help_tells_the_default_of_the_field_that_gets_the_value():
+    told = {
+        name: re.search(r"\(default: ([\d.]+)\)", entry.help)
+        for name, entry in OPTIONS.items()
+        if Use.COMPILER in entry.use
+    }
+    found = {name: float(match[1]) for name, match in told.items() if match}
+    assert found == {name: getattr(CompilerOptions(), name) for name in found}
+    assert {"available_memory_proportion", "batches_per_step", "num_io_tiles"} <= found.keys()
 
 
 def test_recipes_set_nothing_that_reads_or_writes_a_file():
