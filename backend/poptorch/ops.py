@@ -17,7 +17,7 @@ from poptorch.enums import MatMulSerializationMode
 from poptorch.errors import Error
 from poptorch.operators import scopes
 from poptorch.operators.popart_nodes import HINTS
-from poptorch.operators.tracing import Print, current_trace, isRunningOnIpu
+from poptorch.operators.tracing import Print, current_trace, isRunningOnIpu, leave_node
 
 _FLOAT_FORMATS = {"auto": 0, "fixed": 1, "scientific": 2, "none": 3}
 """PrintTensor's numbers of the formats."""
@@ -76,15 +76,8 @@ def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any
     _require_tensor(tensor, "You may only set available memory for torch.tensor values.")
     if not isRunningOnIpu():
         return tensor
-    (result,) = torch.onnx.ops.symbolic_multi_out(
-        f"{HINTS}::set_available_memory",
-        [tensor],
-        {"availableMemoryProportion": float(available_memory_proportion)},
-        dtypes=[tensor.dtype],
-        shapes=[list(tensor.shape)],
-        version=1,
-    )
-    return result
+    proportion = {"availableMemoryProportion": float(available_memory_proportion)}
+    return leave_node(HINTS, "set_available_memory", [tensor], [tensor], proportion)[0]
 
 
 def identity_loss(x: Any, reduction: str) -> Any:

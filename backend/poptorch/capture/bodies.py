@@ -18,11 +18,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import onnx
-import torch
 from onnx import TensorProto, helper
 from onnxgraph import attribute, drop_opset, iter_reads, replace_nodes
 
 from poptorch.errors import Error
+from poptorch.operators.tracing import leave_node
 
 DOMAIN: Final = "poptorch.control"
 IF, TURN, LOOP = "If", "Turn", "Loop"
@@ -41,15 +41,7 @@ def mark(kind: str, inputs: Sequence[Any], like: Sequence[Any], **attributes: in
     Returns:
         Its results.
     """
-    results: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
-        f"{DOMAIN}::{kind}",
-        list(inputs),
-        attributes,
-        dtypes=[tensor.dtype for tensor in like],
-        shapes=[list(tensor.shape) for tensor in like],
-        version=1,
-    )
-    return list(results)
+    return leave_node(DOMAIN, kind, inputs, like, attributes)
 
 
 def lower_marks(model: onnx.ModelProto) -> None:

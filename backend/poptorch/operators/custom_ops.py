@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from onnxgraph import CHIP_DOMAIN
 
 from poptorch.errors import Error
-from poptorch.operators.tracing import isRunningOnIpu
+from poptorch.operators.tracing import isRunningOnIpu, leave_node
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _bodies: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -135,12 +134,4 @@ def call_popart(
     """
     if not isRunningOnIpu():
         raise Error(f"{op_type} is an operator of the IPU, and not defined on the CPU")
-    results: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
-        f"{CHIP_DOMAIN}::{op_type}",
-        inputs,
-        dict(attributes),
-        dtypes=[example.dtype for example in examples],
-        shapes=[list(example.shape) for example in examples],
-        version=1,
-    )
-    return list(results)
+    return leave_node(CHIP_DOMAIN, op_type, inputs, examples, attributes)

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import onnx
-import torch
 
 from poptorch.arguments import iter_tensors, rebuild
 from poptorch.enums import OverlapMode
 from poptorch.errors import Error
 from poptorch.operators.popart_nodes import HINTS
-from poptorch.operators.tracing import isRunningOnIpu
+from poptorch.operators.tracing import isRunningOnIpu, leave_node
 
 _INPUT: Final = "set_overlap_for_input"
 _OUTPUT: Final = "set_overlap_for_output"
@@ -54,20 +53,11 @@ def _mark(kind: str, tensors: Any, mode: OverlapMode) -> Any:
         raise ValueError(f"{kind}: expected a poptorch.OverlapMode, found {mode!r}")
     if not isRunningOnIpu():
         return tensors
-    marked = [_add_hint(kind, tensor, mode) for _, tensor in iter_tensors(tensors)]
+    marked = [
+        leave_node(HINTS, kind, [tensor], [tensor], {"mode": mode.value})[0]
+        for _, tensor in iter_tensors(tensors)
+    ]
     return rebuild(tensors, iter(marked))
-
-
-def _add_hint(kind: str, tensor: Any, mode: OverlapMode) -> Any:
-    (result,) = torch.onnx.ops.symbolic_multi_out(
-        f"{HINTS}::{kind}",
-        [tensor],
-        {"mode": mode.value},
-        dtypes=[tensor.dtype],
-        shapes=[list(tensor.shape)],
-        version=1,
-    )
-    return result
 
 
 def check(graph: onnx.GraphProto, num_results: int) -> None:

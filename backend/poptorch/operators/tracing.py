@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +74,34 @@ def on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
             _trace.reset(token)
 
     return run
+
+
+def leave_node(
+    domain: str,
+    op_type: str,
+    inputs: Sequence[Any],
+    examples: Sequence[Any],
+    attributes: Mapping[str, Any],
+) -> list[Any]:
+    """Leave a node in the capture that torch has no operator for.
+
+    Args:
+        domain: Domain of its operator.
+        op_type: Its operator.
+        inputs: Tensors that it reads.
+        examples: Tensors with the types and shapes of its results.
+        attributes: Its attributes.
+
+    Returns:
+        Its results.
+    """
+    return list(
+        torch.onnx.ops.symbolic_multi_out(
+            f"{domain}::{op_type}",
+            list(inputs),
+            dict(attributes),
+            dtypes=[example.dtype for example in examples],
+            shapes=[list(example.shape) for example in examples],
+            version=1,
+        )
+    )

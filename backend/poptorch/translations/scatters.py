@@ -14,6 +14,7 @@ from onnxgraph import CHIP_DOMAIN
 
 from popef._tools.logs import TRACE
 from poptorch._logging import logger
+from poptorch.operators.tracing import leave_node
 from poptorch.translations.graph_text import describe_call
 
 aten = torch.ops.aten
@@ -30,15 +31,8 @@ def _scatter_to(initial: Any, axis: int, index: Any, src: Any, kind: str) -> Any
         "reduction": kind,
         "enable_index_broadcast": int(index.shape != src.shape),
     }
-    (result,) = torch.onnx.ops.symbolic_multi_out(
-        f"{CHIP_DOMAIN}::ScatterReduce",
-        [src, index, initial],
-        attributes,
-        dtypes=[initial.dtype],
-        shapes=[list(initial.shape)],
-        version=1,
-    )
-    return result
+    inputs = [src, index, initial]
+    return leave_node(CHIP_DOMAIN, "ScatterReduce", inputs, [initial], attributes)[0]
 
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
