@@ -107,19 +107,21 @@ def measure(
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         case = write_case(folder, name, threads, options)
-        comparisons = [make_comparison(case, each, folder) for each in options.concurrency]
+        comparisons = [
+            make_comparison(case, concurrency, folder) for concurrency in options.concurrency
+        ]
         with repository.serve(folder / "models", folder / "log") as server:
             # This benchmark does not check the answers of other precisions.
             exact = [
                 config
-                for each, config in case.served.items()
-                if PRECISIONS[each].precision == "fp32"
+                for precision, config in case.served.items()
+                if PRECISIONS[precision].precision == "fp32"
             ]
             inputs.check_answers(server.grpc_url, case.rows[0], (*case.rivals, *exact))
-            found = rounds.run_rounds(
+            results = rounds.run_rounds(
                 server.grpc_url, comparisons, options.rounds, options.seconds, console
             )
-    return comparisons, found
+    return comparisons, results
 
 
 def parse_options() -> argparse.Namespace:

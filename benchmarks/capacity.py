@@ -65,12 +65,12 @@ def read_counters(server: TritonServer, model: str) -> tuple[int, float]:
 
 def measure(server: TritonServer, load: Load, seconds: float) -> Capacity:
     """Put the load on."""
-    requests, taken = read_counters(server, load.model)
+    requests, cpu_seconds = read_counters(server, load.model)
     measured = perf_analyzer.measure(
         server.grpc_url, load.model, load.at_once, load.data, seconds, load.rows
     )
     all_requests, all_taken = read_counters(server, load.model)
-    per_core_second = (all_requests - requests) / (all_taken - taken)
+    per_core_second = (all_requests - requests) / (all_taken - cpu_seconds)
     return Capacity(measured.per_second, measured.p99_us, per_core_second)
 
 
@@ -94,12 +94,12 @@ def make_table(found: dict[Load, list[Capacity]]) -> Table:
     columns = ("rows", "at once", "requests/s", "p99 ms", "requests/s per core", "rows/s per core")
     table = report.make_table(title, "model", *columns)
     for load, measured in found.items():
-        median = statistics.median(each.per_core_second for each in measured)
+        median = statistics.median(capacity.per_core_second for capacity in measured)
         table.add_row(
             *(load.model, str(load.rows), str(load.at_once)),
-            f"{statistics.median(each.per_second for each in measured):.3g}",
-            f"{statistics.median(each.p99_us for each in measured) / 1000:.1f}",
-            describe([each.per_core_second for each in measured]),
+            f"{statistics.median(capacity.per_second for capacity in measured):.3g}",
+            f"{statistics.median(capacity.p99_us for capacity in measured) / 1000:.1f}",
+            describe([capacity.per_core_second for capacity in measured]),
             f"{median * load.rows:.0f}",
         )
     return table
@@ -118,7 +118,7 @@ def main() -> None:
     perf_analyzer.prepare()
     with tempfile.TemporaryDirectory() as name:
         loads = write_loads(Path(name) / "models", options.concurrency)
-        found: dict[Load, list[Capacity]] = {load: [] for load in loads}
+        capacities: dict[Load, list[Capacity]] = {load: [] for load in loads}
         with (
             repository.serve(Path(name) / "models", Path(name) / "log") as server,
             Progress(console=console, disable=not console.is_terminal, transient=True) as progress,
@@ -128,8 +128,8 @@ def main() -> None:
                     server.grpc_url, load.model, load.at_once, load.data, 0.2, load.rows
                 )
             for load in progress.track(loads * options.rounds):
-                found[load].append(measure(server, load, options.seconds))
-    console.print(make_table(found))
+                capacities[load].append(measure(server, load, options.seconds))
+    console.print(make_table(capacities))
     console.print(
         f"{options.rounds} rounds on {len(os.sched_getaffinity(0))} cores, which the client "
         "shares; the last "

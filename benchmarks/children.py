@@ -64,11 +64,11 @@ def run_child(
 def read_resident_bytes(process: int) -> int:
     """Return the resident memory of a process and its descendants; 0 for a process that is gone."""
     try:
-        found = RESIDENT.search(Path(f"/proc/{process}/status").read_text())
+        match = RESIDENT.search(Path(f"/proc/{process}/status").read_text())
         children = find_children(process)
     except OSError:
         return 0
-    return (int(found[1]) * 1024 if found else 0) + sum(map(read_resident_bytes, children))
+    return (int(match[1]) * 1024 if match else 0) + sum(map(read_resident_bytes, children))
 
 
 def read_cpu_seconds(process: int, *, with_ended: bool = False) -> float:
@@ -87,8 +87,8 @@ def read_cpu_seconds(process: int, *, with_ended: bool = False) -> float:
 
 def find_children(process: int) -> list[int]:
     """Return the process ids of a process's children."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):  # a thread that is gone by now
-            found += map(int, task.read_text().split())
-    return sorted(found)
+            pids += map(int, task.read_text().split())
+    return sorted(pids)

@@ -53,18 +53,18 @@ def with_precision(arguments: Sequence[str], name: str) -> list[str]:
     """Return poprt's arguments for a model, with those of another precision in place of their
     own."""
     chosen = PRECISIONS[name]
-    kept = [each for each in arguments if not each.startswith(_PARTIALS)]
+    words = [word for word in arguments if not word.startswith(_PARTIALS)]
     for flag in ("--precision", _OPTIONS):
-        if flag in kept and (flag != _OPTIONS or _takes_none(kept)):
-            place = kept.index(flag)
-            del kept[place : place + (1 if flag == _OPTIONS else 2)]
-    kept += ["--precision", chosen.precision]
+        if flag in words and (flag != _OPTIONS or _takes_none(words)):
+            place = words.index(flag)
+            del words[place : place + (1 if flag == _OPTIONS else 2)]
+    words += ["--precision", chosen.precision]
     if not chosen.partials:
-        return kept
-    if _OPTIONS not in kept:
-        kept.append(_OPTIONS)
-    place = kept.index(_OPTIONS) + 1
-    return [*kept[:place], f"{_PARTIALS}{chosen.partials}", *kept[place:]]
+        return words
+    if _OPTIONS not in words:
+        words.append(_OPTIONS)
+    place = words.index(_OPTIONS) + 1
+    return [*words[:place], f"{_PARTIALS}{chosen.partials}", *words[place:]]
 
 
 def _takes_none(arguments: Sequence[str]) -> bool:
@@ -135,13 +135,13 @@ def compile_network(network: Network, precision: str, folder: Path) -> Path:
     checked."""
     words = ["--input_model", str(network.file), *with_precision(network.arguments, precision)]
     words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
-    told = io.StringIO()
+    output = io.StringIO()
     with (
         patch("poprt.compile.steps.calibrate", return_value=Findings()),
-        contextlib.redirect_stdout(told),
-        contextlib.redirect_stderr(told),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
     ):
         status = cli.main([*words, "--disable_compilation_progress_bar"])
     if status:
-        raise SystemExit(f"benchmarks: poprt {' '.join(words)}: {told.getvalue()[-1000:]}")
+        raise SystemExit(f"benchmarks: poprt {' '.join(words)}: {output.getvalue()[-1000:]}")
     return folder

@@ -26,8 +26,8 @@ PARTIALS = ("half", "float")
 
 def _processor_seconds() -> float:
     """Return the processor time of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -42,11 +42,11 @@ def main() -> None:
         command = [sys.executable, "-m", "poprt", "--input_model", str(file), "--precision", "fp16"]
         command += ["--export_popef", "--output_dir", str(Path(name, "out"))]
         for partials in PARTIALS:
-            told = [*command, "--compiler_options", f"partials_type={partials}"]
+            words = [*command, "--compiler_options", f"partials_type={partials}"]
             runs, busy = [], []
             for _ in range(options.rounds):
                 before = _processor_seconds()
-                runs.append(run_child(told, LIMIT_SECONDS))
+                runs.append(run_child(words, LIMIT_SECONDS))
                 busy.append(_processor_seconds() - before)
             for run in runs:
                 if run.status != 0:

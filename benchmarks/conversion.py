@@ -71,14 +71,16 @@ def make_chain(count: int) -> onnx.ModelProto:
         "Reshape": ("shape",),
         "Transpose": (),
     }
-    told: dict[str, dict[str, Any]] = {"Cast": {"to": TensorProto.FLOAT}}
+    attributes: dict[str, dict[str, Any]] = {"Cast": {"to": TensorProto.FLOAT}}
     operators = list(read)
     ends = ["x", *(f"t{i}" for i in range(count))]
     nodes = []
     for i in range(count):
         op_type = operators[i % len(operators)]
         inputs = [ends[i], *read[op_type]]
-        nodes.append(helper.make_node(op_type, inputs, [ends[i + 1]], **told.get(op_type, {})))
+        nodes.append(
+            helper.make_node(op_type, inputs, [ends[i + 1]], **attributes.get(op_type, {}))
+        )
     return _model(nodes, [2, 2], ends[-1], weights)
 
 
@@ -113,8 +115,8 @@ def make_large(total_bytes: float) -> onnx.ModelProto:
     random = np.random.default_rng(0).normal(0, 0.02, (_WIDTH, 4 * _WIDTH)).astype(np.float32)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, Array] = {}
-    end, made = "x", 0
-    while made < total_bytes:
+    end, num_bytes = "x", 0
+    while num_bytes < total_bytes:
         i = len(weights)
         there = random[:, : _WIDTH * (1 + i // 2 % 4)] * np.float32(1 + i / 1000)
         weights |= {f"w{i}": there, f"v{i}": np.ascontiguousarray(there.T)}
@@ -123,7 +125,7 @@ def make_large(total_bytes: float) -> onnx.ModelProto:
             helper.make_node("Relu", [f"a{i}"], [f"b{i}"]),
             helper.make_node("MatMul", [f"b{i}", f"v{i}"], [f"c{i}"]),
         ]
-        end, made = f"c{i}", made + 2 * there.nbytes
+        end, num_bytes = f"c{i}", num_bytes + 2 * there.nbytes
     return _model(nodes, [4, _WIDTH], end, weights)
 
 
@@ -162,17 +164,17 @@ def _write(folder: Path, name: str, model: onnx.ModelProto, *, beside: bool = Fa
 
 def convert(case: Case, backend: Path) -> Child:
     """Convert with the code in `backend`. Raises RuntimeError if it rejects the model."""
-    kept = os.environ.get("PYTHONPATH")
+    python_path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(backend)
     try:
-        found = run_child([sys.executable, "-c", _CONVERT, str(case.file)], LIMIT_SECONDS)
+        child = run_child([sys.executable, "-c", _CONVERT, str(case.file)], LIMIT_SECONDS)
     finally:
         os.environ.pop("PYTHONPATH")
-        if kept is not None:
-            os.environ["PYTHONPATH"] = kept
-    if found.status != 0:
-        raise RuntimeError(f"{case.name}: status {found.status}: {found.errors[-500:]}")
-    return found
+        if python_path is not None:
+            os.environ["PYTHONPATH"] = python_path
+    if child.status != 0:
+        raise RuntimeError(f"{case.name}: status {child.status}: {child.errors[-500:]}")
+    return child
 
 
 @contextmanager
@@ -195,8 +197,10 @@ def print_table(cases: Sequence[Case], rounds: int) -> None:
     columns = ("model", "seconds", "of theirs", "peak GB", "of theirs")
     table = make_table(f"conversion to fp16, medians of {rounds}", *columns)
     for case in cases:
-        ours, theirs = ([float(each.output) for each in side] for side in (case.ours, case.theirs))
-        memory, other = ([each.peak_bytes for each in side] for side in (case.ours, case.theirs))
+        ours, theirs = (
+            [float(child.output) for child in side] for side in (case.ours, case.theirs)
+        )
+        memory, other = ([child.peak_bytes for child in side] for side in (case.ours, case.theirs))
         table.add_row(
             case.name,
             f"{statistics.median(ours):.2f}",

@@ -30,8 +30,8 @@ Case = Callable[[], Report]
 
 def list_local_cases(fleet: Fleet, new: Path) -> Mapping[str, Case]:
     """Return the cases of a repository in a folder."""
-    found: dict[str, Case] = {name: partial(case, fleet) for name, case in CASES.items()}
-    return {**found, "update and back": partial(cases.update, fleet, new)}
+    local_cases: dict[str, Case] = {name: partial(case, fleet) for name, case in CASES.items()}
+    return {**local_cases, "update and back": partial(cases.update, fleet, new)}
 
 
 def list_store_cases(fleet: Fleet, store: Store, new: Path) -> Mapping[str, Case]:
@@ -78,7 +78,7 @@ def print_report(name: str, found: list[Report], console: Console) -> None:
     )
     names = [way.name for way in found[0].tallies]
     for way in names:
-        tallies = [next(t for w, t in each.tallies.items() if w.name == way) for each in found]
+        tallies = [next(t for w, t in report.tallies.items() if w.name == way) for report in found]
         table.add_row(
             way,
             *(f"{len(tally.losses)}/{tally.sent}" for tally in tallies),
@@ -88,7 +88,7 @@ def print_report(name: str, found: list[Report], console: Console) -> None:
         )
     console.print(table)
     for figure in found[0].figures:
-        console.print(f"{figure}: {', '.join(f'{each.figures[figure]:.2f}' for each in found)}")
+        console.print(f"{figure}: {', '.join(f'{report.figures[figure]:.2f}' for report in found)}")
 
 
 def main() -> None:

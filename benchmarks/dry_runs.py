@@ -29,17 +29,17 @@ REPOSITORY = Path(__file__).parents[1] / "model_repository"
 def _find_models(folder: Path) -> dict[str, tuple[Path, Sequence[str]]]:
     """Return the models by name, each with its file and its arguments of poprt."""
     recipes = read_recipes(REPOSITORY)
-    found: dict[str, tuple[Path, Sequence[str]]] = {
+    models: dict[str, tuple[Path, Sequence[str]]] = {
         recipe.model: (fetch(recipe, default_cache(REPOSITORY)), recipe.poprt) for recipe in recipes
     }
-    written = {
+    files = {
         "ResNet-50": weighted.write_resnet50(folder / "resnet", BATCH),
         "BERT-base": weighted.write_bert_base(folder / "bert", BATCH),
     }
-    for name, file in written.items():
+    for name, file in files.items():
         for precision in ("fp32", "fp16"):
-            found[f"{name}, {precision}"] = file, ["--precision", precision]
-    return found
+            models[f"{name}, {precision}"] = file, ["--precision", precision]
+    return models
 
 
 def _measure(file: Path, arguments: Sequence[str], folder: Path) -> float:

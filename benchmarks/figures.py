@@ -87,9 +87,9 @@ def _answer(
     calibration: Calibration,
     seconds: Callable[[Estimate], float],
 ) -> Answer:
-    found = estimate(model, target, options, find_batch_size(model), calibration)
+    estimated = estimate(model, target, options, find_batch_size(model), calibration)
     num_bytes = sum(value.bytes for value in graph_values(infer_shapes(model).graph).values())
-    return Answer(seconds(found), found, num_bytes)
+    return Answer(seconds(estimated), estimated, num_bytes)
 
 
 Predict = Callable[[dict[str, Any], Calibration], Answer]
@@ -107,17 +107,17 @@ def iter_points(
             continue
         measured = _measured_seconds(row)
         if measured is not None:
-            found = predict(row, calibration)
+            prediction = predict(row, calibration)
             precision = row["precision"][:4].strip().lower()
             yield Point(
                 network,
                 family,
                 _name(row),
-                found.seconds,
+                prediction.seconds,
                 measured,
-                found.modelled,
+                prediction.modelled,
                 precision,
-                found.num_bytes,
+                prediction.num_bytes,
             )
 
 
@@ -163,10 +163,14 @@ _COMPILER_OPTIONS = (
 def _predict(
     row: Mapping[str, Any], model: onnx.ModelProto, calibration: Calibration, **options: Any
 ) -> Answer:
-    found = dict(row.get("compile_options") or {})
-    found["num_io_tiles"] = found.get("num_io_tiles", found.get("num_iotiles", 0))
-    found["partials_type"] = found.get("partials_type", "half").split()[0]
-    options = {name: found[name] for name in _COMPILER_OPTIONS if name in found} | options
+    compile_options = dict(row.get("compile_options") or {})
+    compile_options["num_io_tiles"] = compile_options.get(
+        "num_io_tiles", compile_options.get("num_iotiles", 0)
+    )
+    compile_options["partials_type"] = compile_options.get("partials_type", "half").split()[0]
+    options = {
+        name: compile_options[name] for name in _COMPILER_OPTIONS if name in compile_options
+    } | options
     is_synthetic = "synthetic" in row.get("io_mode", "")
     return _answer(
         model,
@@ -234,8 +238,10 @@ def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
     """Convert the products to fp8 as the converter does, except those that `variant` keeps."""
     names = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
     # The export numbers all nodes: its Conv_13 is the first downsampling.
-    kept = {"first conv": names[0], "conv_13": names[4], "last gemm": names[-1]}
-    FloatToFp8(Fp8Params(), [name for words, name in kept.items() if words in variant]).run(model)
+    float_layers = {"first conv": names[0], "conv_13": names[4], "last gemm": names[-1]}
+    FloatToFp8(Fp8Params(), [name for words, name in float_layers.items() if words in variant]).run(
+        model
+    )
 
 
 def _wide_deep(row: dict[str, Any], calibration: Calibration) -> Answer:
@@ -256,8 +262,10 @@ def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
     channels = 16
     load = channels * channels * 2 / BOW.coefficient_bytes_per_cycle
     one, product = np.ones(1), Product(1, rows, channels, channels)
-    found = amp_cycles(product, rows * one, one, one, load, 1, BOW.workers_per_tile, calibration)
-    return Answer(BOW.seconds(int(found[0])))
+    num_cycles = amp_cycles(
+        product, rows * one, one, one, load, 1, BOW.workers_per_tile, calibration
+    )
+    return Answer(BOW.seconds(int(num_cycles[0])))
 
 
 def _null(row: dict[str, Any], calibration: Calibration) -> Answer:
@@ -369,12 +377,12 @@ def _simulated_cycles(
         plan = plan_product(way, target, PlanOptions(), calibration)
         return plan.cycles + plan.steps * calibration.step_cycles(target)
 
-    found: float = sum(min(map(cycles, ways)) for ways in passes)
+    num_cycles: float = sum(min(map(cycles, ways)) for ways in passes)
     if tool == "gemm":  # adds its result to a third operand
         first = passes[0][0]
         assert isinstance(first, Product)
-        found += 6 * (26 + math.ceil(first.rows * first.n / target.num_tiles / 24) * 3)
-    return found
+        num_cycles += 6 * (26 + math.ceil(first.rows * first.n / target.num_tiles / 24) * 3)
+    return num_cycles
 
 
 def _options(row: dict[str, str]) -> dict[str, str]:
@@ -420,18 +428,18 @@ def _passes(row: dict[str, str], target: Target) -> list[list[Way]]:
         element = 4 if options.get("data-type") == "float" else 2
         base = Product(int(options.get("num-groups", 1)), batch, source, out, element, 4)
         gradients = [replace(base, k=out, n=source), replace(base, rows=source, k=batch)]
-        fully: list[list[Way]] = [[each] for each in (base, *gradients)]
+        fully: list[list[Way]] = [[way] for way in (base, *gradients)]
         return fully[:1] if _is_forward(row) else fully
     if row["tool"] != "conv":
         return []
     field = _Field.of(options)
     if field.groups == 1:
-        found = _convolution(field, target)
+        depthwise = _convolution(field, target)
     elif field.channels == (1, 1):
-        found = _depthwise(field)
+        depthwise = _depthwise(field)
     else:
         return []
-    return found[:1] if _is_forward(row) else found
+    return depthwise[:1] if _is_forward(row) else depthwise
 
 
 def _is_forward(row: dict[str, str]) -> bool:
@@ -481,7 +489,7 @@ def _convolution(field: _Field, target: Target) -> list[list[Way]]:
         else height * width / (out_h * out_w) * (1 + 4 * (field.kernel[0] - 1) / height)
     )
     forward = Product(1, rows, source, out, 2, 4, taps, out_w, halo, convolution=True)
-    whole = forward
+    gradient = forward
     if source < _BLOCK and field.kernel[0] > 1:
         packed = min(4 if source <= _BLOCK // 4 else 2, field.kernel[0])
         forward = replace(
@@ -490,7 +498,7 @@ def _convolution(field: _Field, target: Target) -> list[list[Way]]:
             taps=math.ceil(field.kernel[0] / packed) * field.kernel[1],
         )
     sizes = find_sizes(field.size, field.result, field.kernel)
-    ways = [forward, *iter_expanded(whole, source, sizes, target)]
+    ways = [forward, *iter_expanded(gradient, source, sizes, target)]
     in_rows = rows if taps == 1 else field.batch * height * width
     # Most positions of a kernel that is hardly smaller than its field, and not padded, meet only
     # padding of the gradient, which poplin truncates.

@@ -81,49 +81,53 @@ def make_feeds(
 ) -> dict[str, Array]:
     """Return random inputs of the compiled shapes, with `rows` rows where these are independent."""
     generator = np.random.default_rng(0)
-    streams = {each.tensor: each for each in executable.executable.program(MAIN_PROGRAM).streams}
-    whole = not executable.batch_size or executable.rows.dependence
-    made = {}
+    streams = {
+        stream.tensor: stream for stream in executable.executable.program(MAIN_PROGRAM).streams
+    }
+    is_whole = not executable.batch_size or executable.rows.dependence
+    feeds = {}
     for value in session.get_inputs():
         compiled = streams[value.name].shape
-        shape = compiled if whole else (rows, *compiled[1:])
+        shape = compiled if is_whole else (rows, *compiled[1:])
         if "float" in value.type:
-            made[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
+            feeds[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
         else:
             dtype = np.dtype(value.type.removeprefix("tensor(").removesuffix(")"))
             least, most = inputs.INTEGER_RANGES.get(
                 value.name, (0, PIXEL if dtype == np.uint8 else 2)
             )
-            made[value.name] = generator.integers(least, most, shape).astype(dtype)
-    return made
+            feeds[value.name] = generator.integers(least, most, shape).astype(dtype)
+    return feeds
 
 
 def open_ours(executable: Executable, threads: int, feeds: Feeds, accelerator: str = "") -> Subject:
     """Open the lowered graph in ONNX Runtime or on the accelerator, as an instance does."""
     main = executable.executable.program(MAIN_PROGRAM)
     weights = {
-        each.name: each.array() for each in executable.executable.constants
+        constant.name: constant.array() for constant in executable.executable.constants
     } | executable.weights
     chosen = (choose_accelerator(accelerator, {}),) if accelerator else ()
     options = GraphOptions(num_threads=threads, accelerators=chosen)
     graph = open_graph(main, weights, options, executable.executable.numerics)
-    names = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
-    dtypes = {each.tensor: each.dtype for each in main.streams}
-    given = {name: value.astype(dtypes[name]) for name, value in feeds.items()}
-    return Subject(partial(graph.run, names, given))
+    names = [
+        stream.tensor for stream in main.streams if stream.direction is Direction.DEVICE_TO_HOST
+    ]
+    dtypes = {stream.tensor: stream.dtype for stream in main.streams}
+    typed_feeds = {name: value.astype(dtypes[name]) for name, value in feeds.items()}
+    return Subject(partial(graph.run, names, typed_feeds))
 
 
 def time_runs(run: Callable[[], object], seconds: float) -> float:
     """Return the median seconds of a run, over a window of `seconds`."""
     time.sleep(SETTLE_SECONDS)
     run()  # wakes the threads, and brings the weights into the caches
-    taken: list[float] = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(taken) < MIN_RUNS or time.perf_counter() < end:
+    while len(times) < MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         run()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def measure(subjects: Sequence[Subject], rounds: int, seconds: float) -> None:
@@ -157,11 +161,13 @@ def compare(
         some = next(iter(executables.values()))
         feeds = make_feeds(session, some, network.rows)
         streams = some.executable.program(MAIN_PROGRAM).streams
-        outputs = [each.tensor for each in streams if each.direction is Direction.DEVICE_TO_HOST]
+        outputs = [
+            stream.tensor for stream in streams if stream.direction is Direction.DEVICE_TO_HOST
+        ]
         baseline = Subject(partial(session.run, outputs, feeds))
         subjects = {
-            each: open_ours(found, threads, feeds, PRECISIONS[each].accelerator)
-            for each, found in executables.items()
+            precision: open_ours(executable, threads, feeds, PRECISIONS[precision].accelerator)
+            for precision, executable in executables.items()
         }
         measure([baseline, *subjects.values()], options.rounds, options.seconds)
         expected = baseline.run()
@@ -171,11 +177,11 @@ def compare(
                 for theirs, ours in zip(baseline.seconds, subject.seconds, strict=True)
             ]
             goal = PRECISIONS[precision].goal
-            milliseconds = (1e3 * statistics.median(each.seconds) for each in (baseline, subject))
+            milliseconds = (1e3 * statistics.median(run.seconds) for run in (baseline, subject))
             rows.append(
                 (
                     *(name, str(threads), precision),
-                    *(f"{each:.3f}" for each in milliseconds),
+                    *(f"{value:.3f}" for value in milliseconds),
                     *(report.describe_ratio(ratios, goal), report.describe_goal(ratios, goal)),
                     f"{find_error(subject, expected):.1e}",
                 )
@@ -248,8 +254,10 @@ def main() -> None:
             folder = Path(text)
             network = NETWORKS[name](folder)
             executables = {
-                each: open_executable(compile_network(network, each, folder / each / name))
-                for each in options.precisions
+                precision: open_executable(
+                    compile_network(network, precision, folder / precision / name)
+                )
+                for precision in options.precisions
             }
             if options.profile:
                 profile(name, network, executables, options, console)

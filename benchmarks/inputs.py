@@ -81,8 +81,8 @@ def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
     with InferenceServerClient(url) as client:
         expected = _ask(client, row, configs[0])
         for config in configs[1:]:
-            for right, found in zip(expected, _ask(client, row, config), strict=True):
-                error, largest = np.abs(right - found).max(), np.abs(right).max()
+            for right, answer in zip(expected, _ask(client, row, config), strict=True):
+                error, largest = np.abs(right - answer).max(), np.abs(right).max()
                 if not error <= TOLERANCE * max(1, largest):
                     raise SystemExit(
                         f"benchmarks: {config.name} answers otherwise than {configs[0].name}: "
@@ -97,9 +97,9 @@ def _ask(client: InferenceServerClient, row: Row, config: ModelConfig) -> list[A
     for tensor, array in zip(config.input, row, strict=True):
         # Without a batch the row is the whole tensor.
         shape = [1, *tensor.dims] if config.max_batch_size else list(array.shape)
-        given = InferInput(tensor.name, shape, _type_name(tensor))
-        given.set_data_from_numpy(array.astype(_dtype(tensor)).reshape(shape))
-        inputs.append(given)
+        infer_input = InferInput(tensor.name, shape, _type_name(tensor))
+        infer_input.set_data_from_numpy(array.astype(_dtype(tensor)).reshape(shape))
+        inputs.append(infer_input)
     answer = client.infer(config.name, inputs)
     return [answer.as_numpy(tensor.name).astype(np.float64) for tensor in config.output]
 

@@ -76,9 +76,9 @@ def open_graph(make: Make) -> onnxruntime.InferenceSession:
         numpy_helper.from_array(identity, "weights"),
         numpy_helper.from_array(identity[..., None], "filters"),
     ]
-    used = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in weights if tensor.name in used]
-    graph = helper.make_graph(nodes, "calls", values[:1], values[1:], kept)
+    read_names = {name for node in nodes for name in node.input}
+    used_weights = [tensor for tensor in weights if tensor.name in read_names]
+    graph = helper.make_graph(nodes, "calls", values[:1], values[1:], used_weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(KERNELS, 1)]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -93,12 +93,12 @@ def open_graph(make: Make) -> onnxruntime.InferenceSession:
 def time_node(session: onnxruntime.InferenceSession) -> float:
     """Return the microseconds of a node, the median of RUNS runs."""
     x = {"x": np.ones((1, SIZE, SIZE), np.float32)}
-    taken = []
+    times = []
     for _ in range(RUNS):
         start = time.perf_counter()
         session.run(None, x)
-        taken.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(taken) / NODES
+        times.append(time.perf_counter() - start)
+    return 1e6 * statistics.median(times) / NODES
 
 
 def main() -> None:
@@ -107,18 +107,19 @@ def main() -> None:
     options = parse_options(parser, rounds=5)
     sessions = {kind: open_graph(make) for kind, make in KINDS.items()}
     rounds = [
-        {kind: time_node(each) for kind, each in sessions.items()} for _ in range(options.rounds)
+        {kind: time_node(session) for kind, session in sessions.items()}
+        for _ in range(options.rounds)
     ]
     columns = ("node", "us", "beyond ONNX Runtime's own", "goal")
     table = report.make_table(
         f"a call of {SIZE * SIZE} elements, {options.rounds} rounds", *columns
     )
     for kind in KINDS:
-        taken = [each[kind] for each in rounds]
-        beyond = [each[kind] - each[OWN] for each in rounds]
+        times = [times_by_kind[kind] for times_by_kind in rounds]
+        beyond = [times_by_kind[kind] - times_by_kind[OWN] for times_by_kind in rounds]
         goal = None if kind == OWN else GOAL
         described = (report.describe_ratio(beyond, goal), report.describe_goal(beyond, goal))
-        table.add_row(kind, report.describe_ratio(taken), *described)
+        table.add_row(kind, report.describe_ratio(times), *described)
     report.make_console().print(table)
 
 

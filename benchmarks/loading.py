@@ -26,11 +26,13 @@ def time_load(folder: Path) -> float:
     start = time.perf_counter()
     executable = Executable(sorted((folder / "1").glob("*.popef")))
     simulated = executable.executable
-    weights = {each.name: each.array() for each in simulated.constants} | executable.weights
+    weights = {
+        constant.name: constant.array() for constant in simulated.constants
+    } | executable.weights
     graph = open_graph(simulated.program(MAIN_PROGRAM), weights, GraphOptions(), simulated.numerics)
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     graph.close()
-    return taken
+    return seconds
 
 
 def main() -> None:
@@ -44,15 +46,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             network = NETWORKS[model](Path(name))
             folders = [
-                compile_network(network, each, Path(name, each, model)) for each in PRECISIONS
+                compile_network(network, precision, Path(name, precision, model))
+                for precision in PRECISIONS
             ]
             for folder in folders:
                 time_load(folder)  # brings the files into memory
             rounds = [[time_load(folder) for folder in folders] for _ in range(options.rounds)]
-        ratios = [half / whole for whole, half in rounds]
-        seconds = [statistics.median(each) for each in zip(*rounds, strict=True)]
+        ratios = [half / fp32 for fp32, half in rounds]
+        seconds = [statistics.median(column) for column in zip(*rounds, strict=True)]
         described = (report.describe_ratio(ratios, GOAL), report.describe_goal(ratios, GOAL))
-        table.add_row(model, *(f"{each:.2f}" for each in seconds), *described)
+        table.add_row(model, *(f"{number:.2f}" for number in seconds), *described)
     console.print(table)
 
 

@@ -71,15 +71,15 @@ def measure(folder: Path, model: str, count: int) -> dict[str, list[float]]:
     # In a file no server can store anything, so that it loads every copy for the first time.
     caches = {"first": folder / "file", "later": folder / "caches"}
     caches["first"].touch()
-    found = {}
+    starts = {}
     for load, place in caches.items():
         with patch.dict(os.environ, XDG_CACHE_HOME=str(place)):
             if load == "later":
                 start(one, 1)
             alone, together = start(one, 1), start(copies, count)
         processor = (together.processor_seconds - alone.processor_seconds) / (count - 1)
-        found[load] = [together.private_mib, processor, together.seconds]
-    return found
+        starts[load] = [together.private_mib, processor, together.seconds]
+    return starts
 
 
 def main() -> None:
@@ -101,13 +101,14 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as name:
                 rounds.append(measure(Path(name), model, options.copies))
         first, later = (
-            [[each[load][i] for each in rounds] for i in range(3)] for load in ("first", "later")
+            [[measured[load][i] for measured in rounds] for i in range(3)]
+            for load in ("first", "later")
         )
         cells = []
         for i, goal in enumerate((MEMORY, SECONDS)):
             cells += [f"{statistics.median(first[i]):.2f}", report.describe_ratio(later[i], goal)]
             cells.append(report.describe_goal(later[i], goal))
-        cells += [f"{statistics.median(each[2]):.1f}" for each in (first, later)]
+        cells += [f"{statistics.median(side[2]):.1f}" for side in (first, later)]
         table.add_row(model, *cells)
     console.print(table)
 

@@ -132,7 +132,7 @@ def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
         "served",
     )
     for (model, instances), visits in seen.items():
-        sizes = ([each.loaded / MIB for each in visits], [each.served / MIB for each in visits])
+        sizes = ([visit.loaded / MIB for visit in visits], [visit.served / MIB for visit in visits])
         table.add_row(model, str(instances), *map(report.describe_ratio, sizes))
     return table
 
@@ -153,12 +153,12 @@ def make_ratio_table(examples: dict[Path, list[Visit]], weightless: list[Visit])
     for (folder, visits), goal in zip(examples.items(), GOALS, strict=True):
         weights = weights_bytes(folder)
         pairs = list(zip(visits, weightless, strict=True))
-        whole = [each.loaded / weights for each in visits]
-        loaded = [(each.loaded - other.loaded) / weights for each, other in pairs]
-        served = [(each.served - other.served) / weights for each, other in pairs]
+        first_ratios = [visit.loaded / weights for visit in visits]
+        loaded = [(visit.loaded - other.loaded) / weights for visit, other in pairs]
+        served = [(visit.served - other.served) / weights for visit, other in pairs]
         beyond = (report.describe_ratio(loaded, goal), report.describe_goal(loaded, goal))
         table.add_row(
-            *(folder.name, f"{weights / MIB:.1f}", report.describe_ratio(whole)),
+            *(folder.name, f"{weights / MIB:.1f}", report.describe_ratio(first_ratios)),
             *(*beyond, report.describe_ratio(served)),
         )
     return table
@@ -186,7 +186,12 @@ def main() -> None:
     seen: dict[tuple[str, int], list[Visit]] = {}
     with tempfile.TemporaryDirectory() as name:
         weightless, example, *variants = write_models(Path(name), model)
-        visited = [(weightless, 2), (example, 1), (example, 2), *((each, 2) for each in variants)]
+        visited = [
+            (weightless, 2),
+            (example, 1),
+            (example, 2),
+            *((variant, 2) for variant in variants),
+        ]
         for _ in range(options.rounds):
             for folder, instances in visited:
                 seen.setdefault((folder.name, instances), []).append(

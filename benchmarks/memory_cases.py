@@ -129,7 +129,7 @@ def iter_categories() -> Iterator[Category]:
     shared what was equal.
     """
     alone = CostOptions(enable_outlining=False)
-    found = estimate(bert_large(1), MK2, alone)
+    estimated = estimate(bert_large(1), MK2, alone)
     published = {
         "weights": 453_493,
         "live": 34_600,
@@ -138,21 +138,21 @@ def iter_categories() -> Iterator[Category]:
         "internal exchange code": 24 * 2_115,
         "control code": 22_325,
     }
-    yield from _compare("BERT-Large, batch 1", found, published)
-    found = estimate(
+    yield from _compare("BERT-Large, batch 1", estimated, published)
+    estimated = estimate(
         efficientnet(), MK2, CostOptions(partials_type="float", enable_outlining=False)
     )
     published = {"vertex code": 11_808, "vertex state": 22_059, "control code": 8_831}
     yield from _compare(
-        "EfficientNet-EdgeTPU-L", found, published | {"internal exchange code": 79_581}
+        "EfficientNet-EdgeTPU-L", estimated, published | {"internal exchange code": 79_581}
     )
-    variables = found.weight_bytes + found.by_memory()["live"]
+    variables = estimated.weight_bytes + estimated.by_memory()["live"]
     yield Category("EfficientNet-EdgeTPU-L", "variables", variables, 116_141)
-    found = estimate(networks.matmul(16, 4096, 1024, TensorProto.FLOAT), MK2)
+    estimated = estimate(networks.matmul(16, 4096, 1024, TensorProto.FLOAT), MK2)
     published = {"weights": 11_469, "live": 6_981, "vertex code": 2_422, "vertex state": 90}
     published |= {"internal exchange code": 250, "control code": 70}
-    yield from _compare("a dense layer in float", found, published)
-    yield Category("a dense layer in float", "in all", found.peak_tile_bytes, 23_365)
+    yield from _compare("a dense layer in float", estimated, published)
+    yield Category("a dense layer in float", "in all", estimated.peak_tile_bytes, 23_365)
 
 
 def _compare(name: str, found: Estimate, published: Mapping[str, int]) -> Iterator[Category]:
@@ -234,7 +234,7 @@ def _resnet() -> Iterator[Case]:
             )
         for batch, fits in ((1, True), (32, True), (64, True), (90, True), (96, not tiles)):
             yield Case(f"resnet50 fp16 {batch}, {words}", "resnet50", batch, fits, cost=cost)
-        for kept, name, most in (
+        for float_layers, name, most in (
             ((_FIRST, _LAST), "fp8 but first and last", 96),
             ((_FIRST, _DOWN, _LAST), "fp8 but first, Conv_13 and last", 90),
             *([] if tiles else [((), "fp8", 64)]),
@@ -242,7 +242,13 @@ def _resnet() -> Iterator[Case]:
             for batch in (1, 64, 90, 96):
                 full = f"resnet50 {name} {batch}, {words}"
                 yield Case(
-                    full, "resnet50", batch, batch <= most, "fp8", cost=cost, keeps_half=kept
+                    full,
+                    "resnet50",
+                    batch,
+                    batch <= most,
+                    "fp8",
+                    cost=cost,
+                    keeps_half=float_layers,
                 )
 
 
@@ -255,14 +261,14 @@ def _pairs_mask(graph: Any, batch: int, sequence: int, _: bool) -> str:
         graph.cast(graph.input("attention_mask", batch, sequence, dtype=TensorProto.INT32)), 1
     )
     pairs = graph.expand(mask, batch, sequence, sequence)
-    found: str = graph.mul(graph.unsq(graph.sub(1, pairs), 1), -1e4)
-    return found
+    pairs_mask: str = graph.mul(graph.unsq(graph.sub(1, pairs), 1), -1e4)
+    return pairs_mask
 
 
 def _bert_256() -> Iterator[Case]:
     """Yield the cases of graphcore/PopRT, examples/bert/README.md."""
     shape, cost = {"S": 256, "act": "gelu_tanh"}, {"num_io_tiles": 32}
-    kept = ["Gelu", "LayerNormalization"]
+    skipped_types = ["Gelu", "LayerNormalization"]
     for precision, fused, most in (
         ("fp32", False, 2),
         ("fp16", False, 16),
@@ -270,7 +276,7 @@ def _bert_256() -> Iterator[Case]:
         ("fp8", False, 32),
         ("fp8", True, 64),
     ):
-        run = {"fuse_gelu": fused} | ({} if precision == "fp32" else {"fp32_ops": kept})
+        run = {"fuse_gelu": fused} | ({} if precision == "fp32" else {"fp32_ops": skipped_types})
         partials = {"partials_type": "float" if precision == "fp32" else "half"}
         for batch in (1, 2, 4, 8, 16, 32, 64):
             name = f"bert-base 256 {precision}{', gelu' if fused else ''} {batch}"
@@ -312,7 +318,9 @@ def cases() -> dict[str, Case]:
 
 def iter_verdicts(names: Iterable[str] = ()) -> Iterator[Verdict]:
     """Yield the verdicts of the cases with those names, or of all."""
-    known = cases()
-    for name in names or known:
-        found = known[name].estimate()
-        yield Verdict(name, found.fits, known[name].fits, found.fullest.fullest_tile_bytes)
+    all_cases = cases()
+    for name in names or all_cases:
+        estimated = all_cases[name].estimate()
+        yield Verdict(
+            name, estimated.fits, all_cases[name].fits, estimated.fullest.fullest_tile_bytes
+        )

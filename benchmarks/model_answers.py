@@ -61,15 +61,21 @@ class Difference:
 
     def add(self, name: str, right: Array, found: Array) -> None:
         """Count an answer in; both of one shape."""
-        wanted, given = right.astype(np.float64), found.astype(np.float64)
-        finite = np.isfinite(wanted) & np.isfinite(given)
-        same = finite | (wanted == given) | (np.isnan(wanted) & np.isnan(given))
+        expected_values, actual_values = right.astype(np.float64), found.astype(np.float64)
+        finite = np.isfinite(expected_values) & np.isfinite(actual_values)
+        same = (
+            finite
+            | (expected_values == actual_values)
+            | (np.isnan(expected_values) & np.isnan(actual_values))
+        )
         self.misplaced += int(np.count_nonzero(~same))
         if finite.any():
-            self.error = max(self.error, float(np.abs(wanted[finite] - given[finite]).max()))
-            self.largest = max(self.largest, float(np.abs(wanted[finite]).max()))
+            self.error = max(
+                self.error, float(np.abs(expected_values[finite] - actual_values[finite]).max())
+            )
+            self.largest = max(self.largest, float(np.abs(expected_values[finite]).max()))
         if looks_like_classes(name, right):
-            agree = wanted.argmax(-1) == given.argmax(-1)
+            agree = expected_values.argmax(-1) == actual_values.argmax(-1)
             self.labels += agree.size
             self.agreeing += int(np.count_nonzero(agree))
 
@@ -85,19 +91,19 @@ class Differences:
     def add(self, right: Arrays, found: Arrays) -> None:
         """Count one request's answer in."""
         self.requests += 1
-        for name, wanted in right.items():
-            given = (
-                found[name].reshape(wanted.shape)
-                if wanted.size == found[name].size == 1
+        for name, expected in right.items():
+            actual = (
+                found[name].reshape(expected.shape)
+                if expected.size == found[name].size == 1
                 else found[name]
             )
-            if given.shape != wanted.shape:
+            if actual.shape != expected.shape:
                 self.problem = (
                     self.problem
-                    or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
+                    or f"{name} has shape {list(actual.shape)}, expected {list(expected.shape)}"
                 )
                 continue
-            self.outputs.setdefault(name, Difference()).add(name, wanted, given)
+            self.outputs.setdefault(name, Difference()).add(name, expected, actual)
 
     def worst(self) -> Difference:
         """Return the output with the largest relative difference."""
@@ -106,13 +112,13 @@ class Differences:
     @property
     def scaled(self) -> float:
         """The largest error over max(1, largest value of its output)."""
-        return max((each.scaled for each in self.outputs.values()), default=0.0)
+        return max((output.scaled for output in self.outputs.values()), default=0.0)
 
     @property
     def agreement(self) -> float | None:
         """The part of the labels that agree; None where no output looks like classes."""
-        labels = sum(each.labels for each in self.outputs.values())
-        return sum(each.agreeing for each in self.outputs.values()) / labels if labels else None
+        labels = sum(output.labels for output in self.outputs.values())
+        return sum(output.agreeing for output in self.outputs.values()) / labels if labels else None
 
 
 def looks_like_classes(name: str, values: Array) -> bool:
@@ -148,7 +154,9 @@ class Original:
             str(file), options, providers=["CPUExecutionProvider"]
         )
         self._axes = axes
-        self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}
+        self.types = {
+            model_input.name: _dtype(model_input.type) for model_input in self._session.get_inputs()
+        }
 
     def run(self, feeds: Arrays, outputs: list[str]) -> dict[str, Array]:
         """Return the expected outputs."""
@@ -161,9 +169,9 @@ class Original:
         parts = []
         for start in range(0, rows, chunk):
             # The last chunk of a fixed size is filled up with rows that are there already.
-            taken = np.arange(start, start + chunk) % rows
+            numbers = np.arange(start, start + chunk) % rows
             part = {
-                k: array.take(taken, self._axes[k]) if k in self._axes else array
+                k: array.take(numbers, self._axes[k]) if k in self._axes else array
                 for k, array in feeds.items()
             }
             parts.append(self._run(part, outputs))
@@ -185,9 +193,10 @@ class Original:
     def _chunk(self) -> int:
         assert self._axes is not None
         fixed = [
-            each.shape[self._axes[each.name]]
-            for each in self._session.get_inputs()
-            if each.name in self._axes and isinstance(each.shape[self._axes[each.name]], int)
+            model_input.shape[self._axes[model_input.name]]
+            for model_input in self._session.get_inputs()
+            if model_input.name in self._axes
+            and isinstance(model_input.shape[self._axes[model_input.name]], int)
         ]
         return max(fixed, default=1)
 

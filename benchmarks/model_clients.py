@@ -107,13 +107,13 @@ def ask(
             for rows in served.sizes:
                 if time.monotonic() > deadline or stop.is_set():
                     raise TimeoutError("the time for this model was over")
-                made = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
+                feeds = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
                 # ONNX Runtime gets the same inputs: rounded to half if the served model takes
                 # halves.
-                sent = served.model.cast(made, served.types)
+                sent = served.model.cast(feeds, served.types)
                 answers.append(
                     Answer(
-                        served.model.cast({**made, **sent}, types),
+                        served.model.cast({**feeds, **sent}, types),
                         _infer(module, client, served, sent, deadline),
                     )
                 )
@@ -144,12 +144,12 @@ def _infer(
         tensors.append(tensor)
     options = {"client_timeout": deadline - time.monotonic()} if module is grpcclient else {}
     answer = client.infer(served.name, tensors, **options)
-    found = {name: answer.as_numpy(name) for name in served.outputs}
-    if missing := [name for name, array in found.items() if array is None]:
+    outputs = {name: answer.as_numpy(name) for name in served.outputs}
+    if missing := [name for name, array in outputs.items() if array is None]:
         raise ValueError(f"the answer lacks {', '.join(missing)}")
     return {
         name: array.reshape(-1) if name in served.scalars else array
-        for name, array in found.items()
+        for name, array in outputs.items()
     }
 
 

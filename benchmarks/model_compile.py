@@ -60,12 +60,12 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
     lines = result.compiled.errors.splitlines()
     result.warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
-    told = [
+    remarks = [
         line.removeprefix(WHOLE)
         for line in result.compiled.output.splitlines()
         if line.startswith(WHOLE)
     ]
-    said = [line.split(". The compiled batch")[0] for line in told]
+    said = [line.split(". The compiled batch")[0] for line in remarks]
     result.rows = said[0] if said else "independent"
     if result.compiled.status != 0:
         result.refusal = _refusal(result.compiled)

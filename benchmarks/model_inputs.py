@@ -22,7 +22,7 @@ def make_inputs(inputs: Mapping[str, Input], rows: int, seed: tuple[int, ...]) -
     """Return values for every input with `rows` rows; the same for the same `seed`."""
     generator = np.random.default_rng(seed)
     return {
-        name: make_array(each.kind, each.sizes(rows), generator) for name, each in inputs.items()
+        name: make_array(spec.kind, spec.sizes(rows), generator) for name, spec in inputs.items()
     }
 
 
@@ -31,9 +31,9 @@ def make_row(model: Model, config: ModelConfig, number: int) -> Row:
 
     It has one row if rows are independent, otherwise the compiled shape.
     """
-    whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
-    made = make_inputs(model.inputs, model.batch if whole else 1, (number,))
-    arrays = [made[tensor.name] for tensor in config.input]
+    is_whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
+    input_arrays = make_inputs(model.inputs, model.batch if is_whole else 1, (number,))
+    arrays = [input_arrays[tensor.name] for tensor in config.input]
     return tuple(array[0] if config.max_batch_size else np.atleast_1d(array) for array in arrays)
 
 

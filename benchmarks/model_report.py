@@ -101,7 +101,7 @@ def _describe_answers(pair: dict[str, Result]) -> tuple[str, ...]:
     cells = [
         model.name,
         str(model.batch),
-        str(sum(each.differences.requests for each in pair.values())),
+        str(sum(result.differences.requests for result in pair.values())),
     ]
     wide, half = pair.get("fp32"), pair.get("fp16")
     cells += (
@@ -162,7 +162,11 @@ def make_costs(results: Sequence[Result]) -> Table:
 
 def _describe_costs(pair: dict[str, Result]) -> tuple[str, ...]:
     results = list(pair.values())
-    children = [(each.compiled, each.session) for each in results if each.compiled and each.session]
+    children = [
+        (result.compiled, result.session)
+        for result in results
+        if result.compiled and result.session
+    ]
     model = results[0].model
     return (
         model.name,
@@ -171,8 +175,8 @@ def _describe_costs(pair: dict[str, Result]) -> tuple[str, ...]:
         _join(f"{compiled.seconds / session.seconds:.1f}" for compiled, session in children),
         _join(f"{compiled.peak_bytes / MIB:.0f}" for compiled, _ in children),
         _join(f"{compiled.peak_bytes / session.peak_bytes:.1f}" for compiled, session in children),
-        _join(f"{each.load_seconds:.1f}" for each in results),
-        _join(f"{each.private_bytes / MIB:.0f}" for each in results),
+        _join(f"{child.load_seconds:.1f}" for child in results),
+        _join(f"{child.private_bytes / MIB:.0f}" for child in results),
     )
 
 
@@ -182,11 +186,11 @@ def make_refusals(results: Sequence[Result]) -> Table:
         (
             pair[next(iter(pair))].model.name,
             _join(pair),
-            "yes" if each.precision in each.model.refused else "no",
-            each.refusal,
+            "yes" if result.precision in result.model.refused else "no",
+            result.refusal,
         )
         for pair in _pairs(results)
-        for each in [next(iter(pair.values()))]
+        for result in [next(iter(pair.values()))]
     ]
     columns = ("model", "in", "expected", "poprt's reason")
     return Table("Not compiled", columns, rows, texts=frozenset(columns))
@@ -198,12 +202,12 @@ def make_sources(results: Sequence[Result]) -> Table:
     rows = [
         (
             name,
-            f"{each.recipe.package} {each.version}",
-            each.recipe.license,
-            f"`{each.recipe.file}`",
-            each.recipe.source,
+            f"{model.recipe.package} {model.version}",
+            model.recipe.license,
+            f"`{model.recipe.file}`",
+            model.recipe.source,
         )
-        for name, each in models.items()
+        for name, model in models.items()
     ]
     columns = ("model", "package", "licence", "file", "what it is")
     return Table("Sources", columns, rows, texts=frozenset(columns))
@@ -226,9 +230,13 @@ This is what it wrote on {datetime.date.today()}: {len(models)} models, {request
 with a problem. Machine: {_describe_machine()}. Software: {_describe_software()}.
 """
     lines = [f"- `{name}`: {problem}" for name, problem in problems.items()]
-    found = "\n".join(["## Problems", "", *lines, ""]) if lines else ""
+    problem_section = "\n".join(["## Problems", "", *lines, ""]) if lines else ""
     return "\n".join(
-        [head, *([found] if found else []), *(table.to_markdown() for table in tables)]
+        [
+            head,
+            *([problem_section] if problem_section else []),
+            *(table.to_markdown() for table in tables),
+        ]
     )
 
 

@@ -82,20 +82,21 @@ class Model:
             raise RecipeError(
                 f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}"
             )
-        if (found := recipes.sha256(file)) != self.recipe.sha256:
+        if (digest := recipes.sha256(file)) != self.recipe.sha256:
             raise RecipeError(
-                f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}"
+                f"{self.name}: {file} has SHA-256 {digest}, models.json expects "
+                f"{self.recipe.sha256}"
             )
         return file
 
     def arguments(self) -> list[str]:
         """Return poprt's arguments that fix shapes, batch axis and settings."""
-        fed = {name: each for name, each in self.inputs.items() if name not in self.settings}
+        fed = {name: spec for name, spec in self.inputs.items() if name not in self.settings}
         arguments = [
             "--input_shape",
-            *(f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in fed.items()),
+            *(f"{name}={','.join(map(str, spec.sizes(self.batch)))}" for name, spec in fed.items()),
         ]
-        axes = {each.axis for each in fed.values()}
+        axes = {spec.axis for spec in fed.values()}
         if len(axes) == 1 and None not in axes:
             arguments += ["--batch_size", str(self.batch), "--batch_axis", str(axes.pop())]
         if self.settings:
@@ -109,7 +110,7 @@ class Model:
     def settings(self) -> dict[str, str]:
         """Scalars that are always the same, and are fixed when the model is compiled: their values
         by name."""
-        constant = {name: each.kind.split() for name, each in self.inputs.items() if not each.shape}
+        constant = {name: spec.kind.split() for name, spec in self.inputs.items() if not spec.shape}
         return {name: words[1] for name, words in constant.items() if words[0] == "constant"}
 
     def cast(
@@ -141,7 +142,8 @@ def _read_package(package: dict[str, Any]) -> list[Model]:
             CACHE / name, file=fields["file"], sha256=fields["sha256"], poprt=(), **origin
         )
         inputs = {
-            key: Input(tuple(each["shape"]), each["kind"]) for key, each in fields["inputs"].items()
+            key: Input(tuple(entry["shape"]), entry["kind"])
+            for key, entry in fields["inputs"].items()
         }
         refused = tuple(fields.get("refused", ()))
         models.append(

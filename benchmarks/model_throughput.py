@@ -32,12 +32,12 @@ def compare(
     Each model and concurrency gives a row: both sides' requests a second and the ratio.
     """
     chosen = [
-        each
-        for each in results
-        if each.model.recurrent and each.precision == "fp32" and not each.refusal
+        result
+        for result in results
+        if result.model.recurrent and result.precision == "fp32" and not result.refusal
     ]
     # ONNX Runtime's model would have to be given the settings that are fixed in ours.
-    chosen = [each for each in chosen if not each.model.settings and not judge(each)]
+    chosen = [result for result in chosen if not result.model.settings and not judge(result)]
     if not chosen:
         return []
     models, requests = folder / "throughput", folder / "requests"
@@ -47,17 +47,22 @@ def compare(
         configs = _write_pair(result, compiled, models)
         rows = [make_row(result.model, configs[1], number) for number in range(NUM_ROWS)]
         subjects = tuple(
-            Subject(each.name, inputs.write_inputs(requests, each, rows)) for each in configs
+            Subject(config.name, inputs.write_inputs(requests, config, rows)) for config in configs
         )
-        comparisons += [Comparison(result.model.name, each, subjects) for each in CONCURRENCIES]
+        comparisons += [
+            Comparison(result.model.name, concurrency, subjects) for concurrency in CONCURRENCIES
+        ]
         checks.append((rows[0], configs))
     with repository.serve(models, folder / "throughput.log") as server:
         for row, configs in checks:
             inputs.check_answers(server.grpc_url, row, configs)
-        found = rounds.run_rounds(server.grpc_url, comparisons, num_rounds, WINDOW_SECONDS, console)
+        all_rounds = rounds.run_rounds(
+            server.grpc_url, comparisons, num_rounds, WINDOW_SECONDS, console
+        )
     shutil.rmtree(models)
     return [
-        _describe(comparison, each) for comparison, each in zip(comparisons, found, strict=True)
+        _describe(comparison, rounds_of_comparison)
+        for comparison, rounds_of_comparison in zip(comparisons, all_rounds, strict=True)
     ]
 
 
@@ -73,10 +78,13 @@ def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConf
 
 
 def _describe(comparison: Comparison, found: Sequence[Round]) -> tuple[str, ...]:
-    before = [each for one in found for each in (one.before, one.after)]
+    before = [measurement for one in found for measurement in (one.before, one.after)]
     after = [one.runs[0] for one in found]
     ratios = [one.ratios(_throughput)[1] for one in found]
-    speeds = [f"{statistics.median(map(_throughput, each)):.0f}" for each in (before, after)]
+    speeds = [
+        f"{statistics.median(map(_throughput, measurements)):.0f}"
+        for measurements in (before, after)
+    ]
     return (comparison.what, str(comparison.concurrency), *speeds, report.describe_ratio(ratios))
 
 

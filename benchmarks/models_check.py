@@ -54,7 +54,7 @@ def serve_all(
     ):
         for precision in PRECISIONS:
             compiled = [
-                each for each in results if each.precision == precision and not each.refusal
+                result for result in results if result.precision == precision and not result.refusal
             ]
             loaded = []
             for result in progress.track(compiled, description=f"loading {precision}"):

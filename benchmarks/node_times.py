@@ -52,15 +52,15 @@ def print_tables(prefix: Path, title: str, console: Console) -> None:
     # Constants that are computed once, to prepare a graph, have separate sessions.
     file = max(prefix.parent.glob(f"{prefix.name}_*.json"), key=lambda each: each.stat().st_size)
     events = json.loads(file.read_text())
-    runs = [each for each in events if each["name"] == _RUN]
-    total = sum(each["dur"] for each in runs) / len(runs)
+    runs = [event for event in events if event["name"] == _RUN]
+    total = sum(event["dur"] for event in runs) / len(runs)
     nodes = _collect(events)
     by_operator: dict[str, Spent] = {}
     for (_, operator), spent in nodes.items():
-        found = by_operator.setdefault(operator, Spent())
-        found.calls += spent.calls
-        found.microseconds += spent.microseconds
-    between = total - sum(each.microseconds for each in nodes.values()) / len(runs)
+        operator_spent = by_operator.setdefault(operator, Spent())
+        operator_spent.calls += spent.calls
+        operator_spent.microseconds += spent.microseconds
+    between = total - sum(spent.microseconds for spent in nodes.values()) / len(runs)
     table = report.make_table(
         f"{title}: {total:.0f} us a run, {between:.0f} of them between nodes",
         "operator",
@@ -83,25 +83,29 @@ def _sort(items: Any) -> list[Any]:
 
 
 def _describe(spent: Spent, runs: int, total: float) -> tuple[str, str, str]:
-    each = spent.microseconds / runs
-    return f"{spent.calls / runs:g}", f"{each:.1f}", f"{100 * each / total:.1f}"
+    per_run = spent.microseconds / runs
+    return f"{spent.calls / runs:g}", f"{per_run:.1f}", f"{100 * per_run / total:.1f}"
 
 
 def _describe_shape(arguments: dict[str, Any]) -> str:
     """Return the shape of the first result, such as 1x64x56x56."""
-    shapes = [shape for each in arguments.get("output_type_shape", ()) for shape in each.values()]
+    shapes = [
+        shape for tensor in arguments.get("output_type_shape", ()) for shape in tensor.values()
+    ]
     return "x".join(map(str, shapes[0])) if shapes else ""
 
 
 def _collect(events: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Spent]:
     """Return the times by name and operator; calls of nodes in a body lie inside those of its
     node."""
-    calls = [each for each in events if each["cat"] == "Node" and each["name"].endswith(_SUFFIX)]
-    found: dict[tuple[str, str], Spent] = {}
+    calls = [
+        event for event in events if event["cat"] == "Node" and event["name"].endswith(_SUFFIX)
+    ]
+    times: dict[tuple[str, str], Spent] = {}
     around: list[tuple[float, Spent]] = []
     for call in sorted(calls, key=lambda each: (each["ts"], -each["dur"])):
         name = call["name"].removesuffix(_SUFFIX)
-        spent = found.setdefault(
+        spent = times.setdefault(
             (name, call["args"]["op_name"]), Spent(_describe_shape(call["args"]))
         )
         while around and around[-1][0] <= call["ts"]:
@@ -111,4 +115,4 @@ def _collect(events: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Spent]:
         spent.calls += 1
         spent.microseconds += call["dur"]
         around.append((call["ts"] + call["dur"], spent))
-    return found
+    return times

@@ -67,7 +67,9 @@ class Client:
             grpc.insecure_channel(url, [("grpc.use_local_subchannel_pool", 1)])
             for _ in range(NUM_CHANNELS)
         ]
-        self._stubs = [service_pb2_grpc.GRPCInferenceServiceStub(each) for each in self._channels]
+        self._stubs = [
+            service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels
+        ]
         self._request = service_pb2.ModelInferRequest(
             model_name=model,
             inputs=[{"name": "x", "datatype": "FP32", "shape": [1, width]}],
@@ -167,15 +169,17 @@ def measure(url: str, model: str, options: argparse.Namespace, table: Table) -> 
         capacity = load_closed(client, options.clients, options.seconds)
         _add(table, model, f"{options.clients} clients without deadlines", capacity, 1.0, None)
         for factor in options.factors:
-            found = offer(client, factor * capacity.per_second, options.seconds, options.deadlines)
-            ratio = found.per_second / capacity.per_second
+            offered = offer(
+                client, factor * capacity.per_second, options.seconds, options.deadlines
+            )
+            ratio = offered.per_second / capacity.per_second
             goal = (
                 GOALS.get(factor)
                 if model.startswith("drained") and len(options.deadlines) == 1
                 else None
             )
-            deadlines = ", ".join(f"{each:g}" for each in options.deadlines)
-            _add(table, model, f"{factor:g} x, {deadlines} s deadlines", found, ratio, goal)
+            deadlines = ", ".join(f"{deadline:g}" for deadline in options.deadlines)
+            _add(table, model, f"{factor:g} x, {deadlines} s deadlines", offered, ratio, goal)
     finally:
         client.close()
 

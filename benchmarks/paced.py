@@ -86,12 +86,14 @@ def write_models(models: Path, sources: Path) -> dict[str, int]:
     batch = repository.BATCH_SIZE
     one = CompilerOptions()
     several = CompilerOptions(num_ipus=STAGES, enable_pipelining=True, batches_per_step=STAGES)
-    made = {f"steps_{steps}": (synthetic.make_steps(steps), batch, batch, one) for steps in STEPS}
-    made["link"] = synthetic.make_nothing(LINK_WIDTH), LINK_BATCH, 1, one
-    made["pipeline"] = synthetic.make_steps(STEPS[1]), batch, STAGES * batch, several
-    made["slow"] = synthetic.make_convnet(), batch, batch, one
+    step_models = {
+        f"steps_{steps}": (synthetic.make_steps(steps), batch, batch, one) for steps in STEPS
+    }
+    step_models["link"] = synthetic.make_nothing(LINK_WIDTH), LINK_BATCH, 1, one
+    step_models["pipeline"] = synthetic.make_steps(STEPS[1]), batch, STAGES * batch, several
+    step_models["slow"] = synthetic.make_convnet(), batch, batch, one
     requests = {}
-    for name, (model, batch_size, rows, options) in made.items():
+    for name, (model, batch_size, rows, options) in step_models.items():
         repository.write_poplar_model(sources / name, model, batch_size, options)
         for mode, parameters in MODES.items():
             twin = models / f"{name}_{mode}"
@@ -112,7 +114,7 @@ def make_loads(
         config = repository.read_config(models / name)
         data = inputs.write_inputs(folder, config, inputs.make_rows(config, 4 * rows))
         at_once = concurrency if name.startswith("steps") else [TURNS]
-        loads += [Load(name, rows, each, data) for each in at_once]
+        loads += [Load(name, rows, concurrency, data) for concurrency in at_once]
     return loads
 
 
@@ -134,8 +136,8 @@ def read_counters(server: TritonServer, model: str) -> dict[str, float]:
     """Return the poplar counters of a model with one instance, without poplar_ and _total."""
     with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         text = answer.read().decode()
-    found = re.findall(rf'^poplar_(\w+)_total\{{.*model="{model}".*\}} (\S+)$', text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
+    series = re.findall(rf'^poplar_(\w+)_total\{{.*model="{model}".*\}} (\S+)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in series}
 
 
 def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Table:
@@ -161,18 +163,18 @@ def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Tabl
 def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
     """Return the figures of a load. Each of n clients that wait for one another waits for n
     batches."""
-    ratios = [each.throughput_ratio for each in found]
+    ratios = [result.throughput_ratio for result in found]
     within = abs(statistics.median(ratios) - 1) <= TOLERANCE
     return (
         f"{1e3 / found[0].modelled_ms:.1f}",
-        f"{statistics.median(each.measured.per_second for each in found):.1f}",
+        f"{statistics.median(result.measured.per_second for result in found):.1f}",
         report.describe_ratio(ratios),
         "[green]yes[/]" if within else "[red]no[/]",
         f"{load.concurrency * found[0].modelled_ms:.2f}",
-        f"{statistics.median(each.measured.p50_us for each in found) / 1e3:.2f}",
-        f"{statistics.median(each.measured.p99_us for each in found) / 1e3:.2f}",
-        f"{sum(each.batches for each in found):.0f}",
-        f"{sum(each.late for each in found):.0f}",
+        f"{statistics.median(result.measured.p50_us for result in found) / 1e3:.2f}",
+        f"{statistics.median(result.measured.p99_us for result in found) / 1e3:.2f}",
+        f"{sum(result.batches for result in found):.0f}",
+        f"{sum(result.late for result in found):.0f}",
     )
 
 

@@ -87,7 +87,7 @@ def measure_packing(algorithm: PackAlgorithm, requests: int) -> tuple[float, flo
     samples = [dict.fromkeys(NAMES, np.ones(length, np.int32)) for length in lengths]
     places = [{name: np.zeros(PLACES, np.float16) for name in OUTPUTS} for _ in samples]
     start = time.thread_time()
-    futures = [flow.executeAsync(*each) for each in zip(samples, places, strict=True)]
+    futures = [flow.executeAsync(*arguments) for arguments in zip(samples, places, strict=True)]
     seconds = time.thread_time() - start
     sent = device.runs
     flow.close()
@@ -119,9 +119,9 @@ def measure_runners(rounds: int, seconds: float) -> tuple[list[float], list[floa
         ratios, chance = [], []
         for _ in range(rounds + 1):
             before = _ask(lambda: inner.execute(*arrays), seconds)
-            asked = _ask(lambda: outer.execute(*arrays), seconds)
+            outer_rate = _ask(lambda: outer.execute(*arrays), seconds)
             after = _ask(lambda: inner.execute(*arrays), seconds)
-            ratios.append(asked / (before * after) ** 0.5)
+            ratios.append(outer_rate / (before * after) ** 0.5)
             chance.append(after / before)
         inner.close()
         outer.close()
@@ -156,12 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     costs = []
     for algorithm in PackAlgorithm:
-        found = [measure_packing(algorithm, options.requests) for _ in range(3)]
-        costs.append(statistics.median(cost for cost, _ in found))
+        measurements = [measure_packing(algorithm, options.requests) for _ in range(3)]
+        costs.append(statistics.median(cost for cost, _ in measurements))
         print(
             f"{algorithm.name}: {costs[-1]:.1f} us a request "
-            f"({min(found)[0]:.1f}..{max(found)[0]:.1f}; goal: at most {GOAL_US:.0f}), "
-            f"{found[0][1]:.1%} of the places filled"
+            f"({min(measurements)[0]:.1f}..{max(measurements)[0]:.1f}; goal: at most "
+            f"{GOAL_US:.0f}), "
+            f"{measurements[0][1]:.1%} of the places filled"
         )
     return 0 if ratio >= GOAL_RATIO and max(costs) <= GOAL_US else 1
 

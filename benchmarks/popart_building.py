@@ -118,8 +118,8 @@ def measure(command: list[str]) -> tuple[float, float]:
 
 
 def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def main() -> None:
         ours = [first[index] for first, _ in pairs]
         theirs = [second[index] for _, second in pairs]
         ratios = [first / second for first, second in zip(ours, theirs, strict=True)]
-        medians = [f"{statistics.median(each):.1f}" for each in (ours, theirs)]
+        medians = [f"{statistics.median(times):.1f}" for times in (ours, theirs)]
         goal = report.describe_goal(ratios, GOAL)
         table.add_row(what, *medians, report.describe_ratio(ratios, GOAL), goal)
     report.make_console().print(table)

@@ -352,17 +352,17 @@ def run_rounds(
     contests: Sequence[Contest], options: argparse.Namespace, console: Console
 ) -> list[list[Round]]:
     """Run the rounds of each contest."""
-    found: list[list[Round]] = [[] for _ in contests]
+    results: list[list[Round]] = [[] for _ in contests]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("measuring", total=options.rounds * len(contests))
         for contest in contests:  # warm up
             run_round(contest, 0)
         for _ in range(options.rounds):
-            for contest, rounds in zip(contests, found, strict=True):
+            for contest, rounds in zip(contests, results, strict=True):
                 progress.update(task, description=contest.what)
                 rounds.append(run_round(contest, options.seconds))
                 progress.advance(task)
-    return found
+    return results
 
 
 def run_round(contest: Contest, seconds: float) -> Round:
@@ -419,12 +419,12 @@ def count_read_bytes() -> int:
 def count_kilobytes(file: str, field: str, mapping: str = "") -> int:
     """Return a field of a file in /proc/self, summed over the mappings of that path if one is
     given."""
-    total, wanted = 0, not mapping
+    total, is_mapping = 0, not mapping
     for line in Path("/proc/self", file).read_text().splitlines():
         name, *rest = line.split(maxsplit=1)
         if not name.endswith(":"):
-            wanted = line.endswith(mapping)
-        elif wanted and name == f"{field}:":
+            is_mapping = line.endswith(mapping)
+        elif is_mapping and name == f"{field}:":
             total += int(rest[0].split()[0])
     return total
 
@@ -436,11 +436,11 @@ def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round
         title, "work", "popef", "rival", "rival's", "ratio", "goal", "resolution"
     )
     for contest, rounds in zip(contests, found, strict=True):
-        ratios = [contest.ratio(each.ours, each.theirs) for each in rounds]
-        resolution = [contest.ratio(each.after, each.before) for each in rounds]
+        ratios = [contest.ratio(result.ours, result.theirs) for result in rounds]
+        resolution = [contest.ratio(result.after, result.before) for result in rounds]
         times = (
-            statistics.median(each.ours for each in rounds),
-            statistics.median(each.theirs for each in rounds),
+            statistics.median(result.ours for result in rounds),
+            statistics.median(result.theirs for result in rounds),
         )
         ours, theirs = map(contest.describe, times)
         verdict = (
@@ -460,10 +460,10 @@ def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Tab
         f"opening {NUM_TENSORS} tensors in a fresh process", "", *columns, "goal"
     )
     rows = {
-        "read from the file, KiB": [each.read_bytes / KIB for each in openings],
-        "mapped file in memory, KiB": [each.mapped_bytes / KIB for each in openings],
-        "peak of the process, MiB": [each.resident_bytes / MIB for each in openings],
-        "peak that Python allocated, KiB": [each.traced_bytes / KIB for each in openings],
+        "read from the file, KiB": [opening.read_bytes / KIB for opening in openings],
+        "mapped file in memory, KiB": [opening.mapped_bytes / KIB for opening in openings],
+        "peak of the process, MiB": [opening.resident_bytes / MIB for opening in openings],
+        "peak that Python allocated, KiB": [opening.traced_bytes / KIB for opening in openings],
     }
     for name, figures in rows.items():
         table.add_row(name, *(f"{figure:.1f}" for figure in figures), "the same")
@@ -501,10 +501,10 @@ def main() -> None:
             *make_metadata_contests(),
             make_import_contest(),
         ]
-        found = run_rounds(contests, options, console)
+        results = run_rounds(contests, options, console)
         sizes = [path.stat().st_size for path in (small, large)]
         openings = [watch_opening(path) for path in (small, large)]
-    console.print(make_ratio_table(contests, found))
+    console.print(make_ratio_table(contests, results))
     console.print(
         "Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the "
         "rival's."

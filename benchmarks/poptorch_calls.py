@@ -83,14 +83,14 @@ def run_poprt(model: Path, folder: Path) -> float:
 
 def compare_compilations(rounds: int) -> list[tuple[float, float]]:
     """Return seconds of poptorch and of torch's exporter with poprt, a pair a round."""
-    found = []
+    pairs = []
     with tempfile.TemporaryDirectory() as name:
         model = Path(name, "bert.onnx")
         for _ in range(rounds):
             ours = run_part("--part", "compile")
             theirs = run_part("--part", str(model)) + run_poprt(model, Path(name, "out"))
-            found.append((ours, theirs))
-    return found
+            pairs.append((ours, theirs))
+    return pairs
 
 
 def compare_calls(rounds: int) -> list[tuple[float, float]]:
@@ -138,7 +138,7 @@ def main() -> None:
     )
     further = [first - second for first, second in calls]
     table.add_row(
-        *(f"{statistics.median(each):.0f}" for each in zip(*calls, strict=True)),
+        *(f"{statistics.median(times):.0f}" for times in zip(*calls, strict=True)),
         report.describe_ratio(further, CALL_GOAL),
         report.describe_goal(further, CALL_GOAL),
     )
@@ -152,7 +152,7 @@ def main() -> None:
     )
     ratios = [first / second for first, second in pairs]
     table.add_row(
-        *(f"{statistics.median(each):.1f}" for each in zip(*pairs, strict=True)),
+        *(f"{statistics.median(times):.1f}" for times in zip(*pairs, strict=True)),
         report.describe_ratio(ratios, COMPILE_GOAL),
         report.describe_goal(ratios, COMPILE_GOAL),
     )

@@ -99,10 +99,10 @@ class HttpClient:
         self._pool.shutdown()
 
     def _ask(self, end: float | None) -> str:
-        left = None if end is None else end - time.monotonic()
-        if left is not None and left <= 0:
+        seconds = None if end is None else end - time.monotonic()
+        if seconds is not None and seconds <= 0:
             return "NOT_SENT"
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=left)
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=seconds)
         try:
             connection.request("POST", self._path, self._body)
             answer = connection.getresponse()
@@ -156,11 +156,11 @@ def measure(
         )
         for factor in options.factors:
             before, counted = count_attempts(proxy, way), Counted(client)
-            found = overload.offer(
+            offered = overload.offer(
                 counted, factor * capacity, options.seconds, [options.deadline], options.settling
             )
             attempts = (count_attempts(proxy, way) - before) / counted.count
-            yield f"{factor:g} x", found, found.per_second / capacity, attempts
+            yield f"{factor:g} x", offered, offered.per_second / capacity, attempts
     finally:
         client.close()
 
@@ -222,7 +222,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, run_servers(Path(name), options.servers) as servers:
         for proxy in iter_proxies(find_tools(), servers, options.servers, Path(name)):
             for way in proxy.ways:
-                for load, found, ratio, attempts in measure(proxy, way, options):
+                for load, offered, ratio, attempts in measure(proxy, way, options):
                     goal = GOALS.get(float(load.partition(" ")[0]) if load.endswith(" x") else 0.0)
                     met = (
                         ""
@@ -230,12 +230,12 @@ def main() -> None:
                         else f">= {goal:.2f}" + ("" if ratio >= goal else " MISSED")
                     )
                     others = ", ".join(
-                        f"{code} {n}" for code, n in sorted(found.codes.items()) if code != "OK"
+                        f"{code} {n}" for code, n in sorted(offered.codes.items()) if code != "OK"
                     )
                     table.add_row(
                         way.name,
                         load,
-                        f"{found.per_second:.1f}",
+                        f"{offered.per_second:.1f}",
                         f"{ratio:.2f}",
                         met,
                         f"{attempts:.2f}",

@@ -30,18 +30,18 @@ def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
     the model has. Without it, those in the tanh form are fused, as by default. Options of the
     compiler are left out.
     """
-    found: dict[str, Any] = {name: options[name] for name in _SAME if name in options}
+    arguments: dict[str, Any] = {name: options[name] for name in _SAME if name in options}
     passes = [str(name).lower() for name in options.get("custom_ops", ())]
     listed = sorted((name for name in passes if name != _REMAP), key=lambda name: name != _FIRST)
     if listed:
-        found["used_passes"] = listed
+        arguments["used_passes"] = listed
     if len(listed) < len(passes):
-        found["enable_insert_remap"] = True
+        arguments["enable_insert_remap"] = True
     if options.get("fp32_ops"):
-        found["fp16_skip_op_types"] = list(options["fp32_ops"])
+        arguments["fp16_skip_op_types"] = list(options["fp32_ops"])
     fuses = options.get("fuse_gelu")
     if fuses:
-        found["enable_erf_gelu"] = True
+        arguments["enable_erf_gelu"] = True
     elif fuses is not None:
-        found["skip_passes"] = ["gelu_pattern"]
-    return found
+        arguments["skip_passes"] = ["gelu_pattern"]
+    return arguments

@@ -63,11 +63,11 @@ class Subject:
     @staticmethod
     def of(model: model_table.Model) -> Subject:
         """Return the subject of one of the real models."""
-        fed = {name: each for name, each in model.inputs.items() if name not in model.settings}
-        axes = {each.axis for each in fed.values()}
+        fed = {name: spec for name, spec in model.inputs.items() if name not in model.settings}
+        axes = {spec.axis for spec in fed.values()}
         (axis,) = axes if len(axes) == 1 else (None,)
         converter = Converter(
-            input_shape={name: each.sizes(BATCH) for name, each in fed.items()},
+            input_shape={name: spec.sizes(BATCH) for name, spec in fed.items()},
             batch_size=BATCH if axis is not None else None,
             batch_axis=axis,
             fix_inputs={name: float(value) for name, value in model.settings.items()},
@@ -76,17 +76,19 @@ class Subject:
             disable_progress_bar=True,
         )
         prepared = converter.convert(onnx.load(model.fetch()))
-        made = [make_inputs(fed, rows, (seed,)) for seed, rows in enumerate((SAMPLES, BATCH))]
+        input_sets = [make_inputs(fed, rows, (seed,)) for seed, rows in enumerate((SAMPLES, BATCH))]
         samples, others = (
-            {name: values[name].astype(np.float32) for name in fed} for values in made
+            {name: values[name].astype(np.float32) for name in fed} for values in input_sets
         )
         return Subject(model.name, prepared, samples, others)
 
     def answers(self, model: onnx.ModelProto, numerics: Numerics | None) -> npt.NDArray[Any]:
         """Return all float outputs for the other samples."""
         light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
-        found = list(Side(light, weights, numerics).run(list(iter_batches(light, self.others))))
-        floats = [each.ravel() for values in found for each in values if each.dtype.kind == "f"]
+        outputs = list(Side(light, weights, numerics).run(list(iter_batches(light, self.others))))
+        floats = [
+            output.ravel() for values in outputs for output in values if output.dtype.kind == "f"
+        ]
         return np.asarray(np.concatenate(floats), np.float64)
 
     def noise(self, model: onnx.ModelProto) -> float:
@@ -126,19 +128,21 @@ def judge(subject: Subject, losses: Sequence[str], folder: Path) -> Iterator[Res
         precision = "fp8_weight" if loss == "gptq" else "fp8"
         options = {"fp8_params": "F143,F143,-3,-3"}
         start = time.monotonic()
-        made = quantize(
+        quantized = quantize(
             subject.prepared, None, folder, subject.samples, precision, loss, options=options
         )
         seconds = time.monotonic() - start
         log = (folder / LOG_NAME).read_text()
         chosen, alternative = _sum_adjusted(log) if loss == "gptq" else _sum_searched(log)
         beside = subject.noise(subject.fix(-3, precision)) if loss == "gptq" else fixed_noise
-        yield Result(subject.name, loss, chosen, alternative, subject.noise(made), beside, seconds)
+        yield Result(
+            subject.name, loss, chosen, alternative, subject.noise(quantized), beside, seconds
+        )
 
 
 def _sum_searched(log: str) -> tuple[float, float]:
     """Return the least losses of all operands, and those of the best fixed scale."""
-    chosen = sum(float(each) for each in re.findall(r", loss (\d\S*)$", log, re.MULTILINE))
+    chosen = sum(float(number) for number in re.findall(r", loss (\d\S*)$", log, re.MULTILINE))
     lines = re.findall(r"^    F143: (.*)$", log, re.MULTILINE)
     rows = [dict(re.findall(r"(-?\d+): ([^,\s]+)", line)) for line in lines]
     return chosen, min(sum(float(row[str(scale)]) for row in rows) for scale in FIXED)
@@ -146,7 +150,7 @@ def _sum_searched(log: str) -> tuple[float, float]:
 
 def _sum_adjusted(log: str) -> tuple[float, float]:
     pairs = re.findall(r": loss (\S+), rounded (\S+)$", log, re.MULTILINE)
-    return sum(float(found) for found, _ in pairs), sum(float(rounded) for _, rounded in pairs)
+    return sum(float(nearest) for nearest, _ in pairs), sum(float(rounded) for _, rounded in pairs)
 
 
 def make_resnet50() -> Subject:
@@ -197,13 +201,16 @@ def main() -> int:
         for model in model_table.read_models(options.only):
             results += judge(Subject.of(model), options.losses, Path(name))
     table = Table("model", "loss", "chosen", "fixed", "noise", "of fixed", "seconds")
-    for each in results:
-        numbers = (each.chosen, each.alternative, each.noise, each.noise_of_alternative)
+    for result in results:
+        numbers = (result.chosen, result.alternative, result.noise, result.noise_of_alternative)
         table.add_row(
-            each.name, each.loss, *(f"{number:.4g}" for number in numbers), f"{each.seconds:.1f}"
+            result.name,
+            result.loss,
+            *(f"{number:.4g}" for number in numbers),
+            f"{result.seconds:.1f}",
         )
     console.print(table)
-    bad = [f"{each.name}, {each.loss}" for each in results if each.is_bad]
+    bad = [f"{result.name}, {result.loss}" for result in results if result.is_bad]
     if bad:
         console.print(f"worse than a fixed scale, or than rounding: {'; '.join(bad)}", style="red")
     return 1 if bad else 0

@@ -168,7 +168,7 @@ def _has_missed(subject: Subject, rounds: Sequence[Round], index: int) -> bool:
 def _ratios(
     rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]
 ) -> list[float]:
-    return [each.ratios(figure)[index] for each in rounds]
+    return [result.ratios(figure)[index] for result in rounds]
 
 
 def _rival_ratios(rounds: Sequence[Round], index: int, num_rivals: int) -> list[float]:
@@ -184,8 +184,8 @@ def _rival_ratios(rounds: Sequence[Round], index: int, num_rivals: int) -> list[
 def _runs(rounds: Sequence[Round], index: int) -> list[Measurement]:
     """Return all measurements of a subject; the baseline has two a round."""
     if index == 0:
-        return [run for each in rounds for run in (each.before, each.after)]
-    return [each.runs[index - 1] for each in rounds]
+        return [run for result in rounds for run in (result.before, result.after)]
+    return [result.runs[index - 1] for result in rounds]
 
 
 def _median(runs: Sequence[Measurement], figure: Callable[[Measurement], float]) -> str:

@@ -207,10 +207,10 @@ def write_onnxruntime_model(
         tensor.data_type = types[tensor.name]
     for output in config.output:
         output.label_filename = ""
-    given = (
+    num_threads = (
         config.parameters["sim_threads"].string_value if "sim_threads" in config.parameters else ""
     )
-    threads = int(given or max(1, len(os.sched_getaffinity(0)) // count_instances(config)))
+    threads = int(num_threads or max(1, len(os.sched_getaffinity(0)) // count_instances(config)))
     outputs = [tensor.name for tensor in config.output]
     array = (
         _SCALARS.format(names=scalars) if (scalars := _find_scalars(file)) else "tensor.as_numpy()"

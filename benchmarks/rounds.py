@@ -158,12 +158,15 @@ def run_rounds_by(
 ) -> list[list[Round]]:
     """Run the rounds of each comparison with `measure`, which knows the servers."""
     perf_analyzer.prepare()
-    found: list[list[Round]] = [[] for _ in comparisons]
+    results: list[list[Round]] = [[] for _ in comparisons]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(
-            "warming up", total=num_rounds * sum(1 + len(each.subjects) for each in comparisons)
+            "warming up",
+            total=num_rounds * sum(1 + len(comparison.subjects) for comparison in comparisons),
         )
-        windows = [max(seconds, each) for each in _warm_up(measure, comparisons)]
+        windows = [
+            max(seconds, warm_up_seconds) for warm_up_seconds in _warm_up(measure, comparisons)
+        ]
 
         def show(subject: Subject, concurrency: int, window: float) -> Measurement:
             progress.update(task, description=f"{subject.model} at {concurrency} {subject.server}")
@@ -172,11 +175,11 @@ def run_rounds_by(
             return measured
 
         for number in range(num_rounds):
-            for rounds, comparison, window in zip(found, comparisons, windows, strict=True):
+            for rounds, comparison, window in zip(results, comparisons, windows, strict=True):
                 rounds.append(
                     _run_round(comparison, partial(show, window=window), backwards=number % 2 == 1)
                 )
-    return found
+    return results
 
 
 def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]:
@@ -191,8 +194,8 @@ def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]
     for comparison in comparisons:
         at_once = comparison.concurrency
         for subject in comparison.subjects:
-            known = rates.get((subject.model, subject.server), math.inf)
-            window = max(WARM_UP_SECONDS, WINDOW_BURSTS * at_once / known)
+            rate = rates.get((subject.model, subject.server), math.inf)
+            window = max(WARM_UP_SECONDS, WINDOW_BURSTS * at_once / rate)
             rates[subject.model, subject.server] = measure(subject, at_once, window).per_second
         slowest = min(rates[subject.model, subject.server] for subject in comparison.subjects)
         burst = at_once / slowest

@@ -101,11 +101,11 @@ def main() -> None:
         with repository.serve(folder / "models", folder / "log") as server:
             for row, configs in checks:
                 inputs.check_answers(server.grpc_url, row, configs)
-            found = rounds.run_rounds(
+            results = rounds.run_rounds(
                 server.grpc_url, comparisons, options.rounds, options.seconds, console
             )
     report.print_report(
-        "the backend beside the floor, gRPC, a row per request", comparisons, found, console
+        "the backend beside the floor, gRPC, a row per request", comparisons, results, console
     )
 
 

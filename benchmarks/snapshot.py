@@ -66,15 +66,22 @@ def run(command: str, *arguments: str | Path) -> str:
 def write_case(case: Path, folder: Path) -> None:
     """Write the profile of a network whose times are published."""
     folder.mkdir(exist_ok=True)
-    told = json.loads(case.read_text())
-    arguments = ["--precision", told["precision"], "--target", told["target"], "--top", "1000"]
+    description = json.loads(case.read_text())
+    arguments = [
+        "--precision",
+        description["precision"],
+        "--target",
+        description["target"],
+        "--top",
+        "1000",
+    ]
     for name, option in KNOWN_OPTIONS.items():
-        if name in told["options"]:
-            arguments += [option, str(told["options"][name])]
-    for name, value in converter_options(told["options"]).items():
+        if name in description["options"]:
+            arguments += [option, str(description["options"][name])]
+    for name, value in converter_options(description["options"]).items():
         arguments.append("--" + _NAMES.get(name, name))
         arguments += [] if value is True else [",".join(value)]
-    if told["options"].get("use_128bit_conv_unit_load"):
+    if description["options"].get("use_128bit_conv_unit_load"):
         arguments.append("--use_128bit_conv_unit_load")
     for name, further in (("nodes", []), ("figures", ["--json"]), ("pipeline", PIPELINE)):
         text = run("poplar-triton", "profile", case.parent / "model.onnx", *arguments, *further)
@@ -131,11 +138,11 @@ def write_small(precision: str, folder: Path) -> None:
     source = folder / "source.onnx"
     save(make_small(), source)
     compiled = folder / "executable.popef"
-    told = run(
+    output = run(
         "poprt", "--input_model", source, "--export_popef", "--output_dir", folder,
         "--precision", precision, "--ipu_version", "ipu21", "--show_profile",
     )  # fmt: skip
-    (folder / "poprt.txt").write_text(told.replace(str(folder), "FOLDER"))
+    (folder / "poprt.txt").write_text(output.replace(str(folder), "FOLDER"))
     if compiled.exists():
         (folder / "answers.sha256").write_text(hash_answers([compiled]))
         (folder / "executable.sha256").write_text(
@@ -172,9 +179,9 @@ def make_small() -> ModelProto:
         helper.make_node("Gemm", ["mean", "g", "c"], ["logits"]),
     ]
     weights.append(numpy_helper.from_array(np.array([8, -1, 32], np.int64), "rows"))
-    taken = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 8, 16, 16])]
-    made = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [8, 10])]
-    graph = helper.make_graph(nodes, "small", taken, made, weights[:6] + weights[7:])
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 8, 16, 16])]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [8, 10])]
+    graph = helper.make_graph(nodes, "small", inputs, outputs, weights[:6] + weights[7:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 

@@ -162,12 +162,13 @@ def make_cpu_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[R
         "(least..greatest)"
     )
     table = report.make_table(title, "requests", "at once", "server", "us", "ratio")
-    for comparison, each in zip(comparisons, found, strict=True):
+    for comparison, rounds_of_comparison in zip(comparisons, found, strict=True):
         for index in range(len(comparison.subjects)):
             figures = [
-                one.before.cpu_us if index == 0 else one.runs[index - 1].cpu_us for one in each
+                one.before.cpu_us if index == 0 else one.runs[index - 1].cpu_us
+                for one in rounds_of_comparison
             ]
-            ratios = [one.ratios(_cpu)[index] for one in each]
+            ratios = [one.ratios(_cpu)[index] for one in rounds_of_comparison]
             table.add_row(
                 *(comparison.what, str(comparison.concurrency), comparison.label(index)),
                 *(f"{statistics.median(figures):.0f}", report.describe_ratio(ratios)),
@@ -199,15 +200,17 @@ def main() -> None:
         configs = write_models(folder / "models", options.only)
         comparisons = [
             comparison
-            for each, config in configs.items()
-            for comparison in make_comparisons(each, config, folder, options.concurrency)
+            for name, config in configs.items()
+            for comparison in make_comparisons(name, config, folder, options.concurrency)
         ]
         servers = start_servers(folder / "models", folder, stack)
         measure = make_measure(servers, configs)
-        found = rounds.run_rounds_by(measure, comparisons, options.rounds, options.seconds, console)
+        results = rounds.run_rounds_by(
+            measure, comparisons, options.rounds, options.seconds, console
+        )
     title = "TensorFlow Serving's protocol beside Triton's, gRPC, a row per request"
-    report.print_report(title, comparisons, found, console)
-    console.print(make_cpu_table(comparisons, found))
+    report.print_report(title, comparisons, results, console)
+    console.print(make_cpu_table(comparisons, results))
 
 
 if __name__ == "__main__":

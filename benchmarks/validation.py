@@ -61,10 +61,10 @@ Chosen = dict[str, float]
 
 def chosen_calibration(chosen: Chosen) -> Calibration:
     """Return the calibration with those values."""
-    whole: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         name: int(value) if name.endswith("_cycles") else value for name, value in chosen.items()
     }
-    return replace(CALIBRATION, **whole)
+    return replace(CALIBRATION, **numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class Responses:
             before = dict(chosen)
             for constant in CONSTANTS:
                 for value in constant.values:
-                    found = self.loss(chosen | {constant.name: value}, without)
-                    if found < best - _GAIN:
-                        best, chosen = found, chosen | {constant.name: value}
+                    loss = self.loss(chosen | {constant.name: value}, without)
+                    if loss < best - _GAIN:
+                        best, chosen = loss, chosen | {constant.name: value}
             if chosen == before:
                 break
         return chosen
@@ -163,31 +163,31 @@ class Baseline:
         usable = [
             point for point in points if point.modelled is not None and not point.is_simulated
         ]
-        found = []
+        errors = []
         for network in dict.fromkeys(point.network for point in usable):
             others = [point for point in usable if point.network != network]
             rows = np.array([self.features(point) for point in others])
             measured = np.array([point.measured for point in others])
             weights = np.linalg.lstsq(rows / measured[:, None], np.ones(len(others)), rcond=None)[0]
-            found += [
+            errors += [
                 abs(float(np.dot(weights, self.features(point))) / point.measured - 1)
                 for point in usable
                 if point.network == network
             ]
-        return found
+        return errors
 
 
 def _peak_seconds(point: Point) -> float:
     """Return the time of the products at the chip's peak rate, in their precision and partials."""
-    found = point.modelled
-    assert found is not None
-    half = found.target.half_macs_half_partials
-    if found.options.partials_type == "float":
-        half = found.target.half_macs_float_partials
-    rate = {"fp32": found.target.float_macs, "fp8": found.target.quarter_macs or half}
-    macs = sum(operator.work.macs for operator in found.operators)
-    cycles = macs / found.target.num_tiles / rate.get(point.precision, half)
-    return cycles / found.target.clock_hz * found.target.num_ipus
+    seconds = point.modelled
+    assert seconds is not None
+    half = seconds.target.half_macs_half_partials
+    if seconds.options.partials_type == "float":
+        half = seconds.target.half_macs_float_partials
+    rate = {"fp32": seconds.target.float_macs, "fp8": seconds.target.quarter_macs or half}
+    macs = sum(operator.work.macs for operator in seconds.operators)
+    cycles = macs / seconds.target.num_tiles / rate.get(point.precision, half)
+    return cycles / seconds.target.clock_hz * seconds.target.num_ipus
 
 
 BASELINES = (
@@ -275,7 +275,7 @@ def make_errors(points: Sequence[Point]) -> dict[str, Any]:
 def find_close_verdicts(verdicts: Sequence[memory_cases.Verdict]) -> CloseVerdicts:
     """Return the range of a tile's memory in which verdicts were wrong, and how many of it."""
     shares = {verdict: verdict.tile_bytes / C600.bytes_per_tile for verdict in verdicts}
-    wrong = [shares[each] for each in verdicts if each.predicted != each.published]
+    wrong = [shares[verdict] for verdict in verdicts if verdict.predicted != verdict.published]
     least, most = round(min(wrong), 3), round(max(wrong), 3)
     inside = sum(least <= round(share, 3) <= most for share in shares.values())
     return CloseVerdicts(least, most, inside, len(wrong))
