@@ -4,6 +4,7 @@ The given graph is translated node by node into a newer opset, in which shapes, 
 those that PopART means; then the anchors become the outputs, and what they do not need goes.
 """
 
+from popart.lowering.chip_nodes import lower_chip_nodes
 from popart.lowering.graph import Effect, EffectKind
 from popart.lowering.replicas import (
     Joined,
@@ -26,4 +27,5 @@ __all__ = [
     "infer_tensors",
     "join_replicas",
     "lower",
+    "lower_chip_nodes",
 ]

@@ -4,6 +4,15 @@ meaning.
 A rule is an expansion (`onnxgraph.tape`) whose tape is a `Graph`, which knows the shape of every
 tensor, and whose site is an `Operation`. Its checks raise popart_exception with PopART's texts. An
 operator without a rule keeps its form. Formulas that other rooms have, too, are `onnxgraph`'s.
+
+There are rules of three kinds:
+
+- operators of PopART's own domain;
+- operators of the standard that PopART checks, and otherwise keeps (`keep`);
+- operators of the standard that PopART means otherwise (Round, Resize, ConvTranspose), or that
+  opsets up to 11 write otherwise than the newer one (Squeeze, Slice). The passes of poprt upgrade
+  opsets, too, but a model that they have upgraded no longer has the operators, versions and
+  attributes of which PopART's texts speak.
 """
 
 from __future__ import annotations

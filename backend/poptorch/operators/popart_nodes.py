@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
-from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, drop_opset, infer_shapes, rename, replace_nodes
+from onnxgraph import drop_opset, rename, replace_nodes
 from popart import popart_exception
-from popart.lowering import LoweringOptions, lower
+from popart.lowering import LoweringOptions, lower_chip_nodes
 
 from poptorch.errors import Error
 
@@ -20,8 +19,6 @@ _NEED_MEMORY = frozenset(
 """Operators that set_available_memory looks for (PopTorch's FixupSetAvailableMemory.cpp)."""
 _MAX_STEPS_BACK = 3
 """Operators that are looked at: the hint's own, and those one and two further back."""
-_UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
-"""Operators with unsigned inputs and outputs, which torch does not have: their places."""
 
 
 def drop_copies(graph: onnx.GraphProto) -> None:
@@ -118,63 +115,7 @@ def lower_nodes(model: onnx.ModelProto, replicas: int = 1) -> None:
     Raises:
         Error: If PopART rejects a node.
     """
-    if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
-        return
-    inferred = infer_shapes(model).graph
-    types = {
-        value.name: value.type
-        for value in (*inferred.input, *inferred.value_info, *inferred.output)
-    }
-    nodes: list[onnx.NodeProto] = []
-    for index, node in enumerate(model.graph.node):
-        if node.domain == CHIP_DOMAIN:
-            part = _lower(node, types, f"{node.op_type}/{index}/", replicas)
-            nodes.extend(part.node)
-            model.graph.initializer.extend(part.initializer)
-        else:
-            nodes.append(node)
-    replace_nodes(model.graph, nodes)
-    drop_opset(model, CHIP_DOMAIN)
-
-
-def _lower(
-    node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str, replicas: int
-) -> onnx.GraphProto:
-    """Return the nodes that compute a node, between casts where types are unsigned."""
-    unsigned, results = _UNSIGNED.get(node.op_type, ((), ()))
-    inner = onnx.NodeProto()
-    inner.CopyFrom(node)
-    inner.input[:] = [f"{prefix}in{place}" for place in range(len(node.input))]
-    inner.output[:] = [f"{prefix}out{place}" for place in range(len(node.output))]
-    inputs = [
-        helper.make_tensor_value_info(
-            name,
-            TensorProto.UINT32
-            if place in unsigned
-            else types[node.input[place]].tensor_type.elem_type,
-            [dim.dim_value for dim in types[node.input[place]].tensor_type.shape.dim],
-        )
-        for place, name in enumerate(inner.input)
-    ]
-    graph = helper.make_graph([inner], "node", inputs, [])
-    alone = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", 11), helper.make_opsetid(CHIP_DOMAIN, 1)],
-    )
     try:
-        options = LoweringOptions(replicas=replicas)
-        model = lower(alone, list(inner.output), options=options).model
+        lower_chip_nodes(model, LoweringOptions(replicas=replicas))
     except popart_exception as error:
         raise Error(str(error)) from error
-    lowered = onnx.compose.add_prefix(
-        model, prefix, rename_inputs=False, rename_outputs=False
-    ).graph
-    casts = [
-        helper.make_node("Cast", [outer], [name], to=value.type.tensor_type.elem_type)
-        for outer, name, value in zip(node.input, inner.input, inputs, strict=True)
-    ]
-    for place, (name, outer) in enumerate(zip(inner.output, node.output, strict=True)):
-        node_type, to = ("Cast", TensorProto.INT32) if place in results else ("Identity", None)
-        lowered.node.append(helper.make_node(node_type, [name], [outer], to=to))
-    replace_nodes(lowered, [*casts, *lowered.node])
-    return lowered

@@ -1,0 +1,89 @@
+"""Lowering of single nodes of PopART's domain in a model that another frontend has written.
+
+Such a model is of a newer opset than PopART's, and its other nodes are the compiler's: only the
+nodes of PopART's domain are lowered, each as a model of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import CHIP_DOMAIN, drop_opset, infer_shapes, replace_nodes
+
+from popart.lowering.whole_model import NEWEST_OPSET, LoweringOptions, lower
+
+_UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
+"""Operators with unsigned inputs and outputs: their places. Frontends may lack such types, so the
+tensors are cast there; this is no fact about the operator, which has these types only."""
+
+
+def lower_chip_nodes(model: onnx.ModelProto, options: LoweringOptions | None = None) -> None:
+    """Replace the nodes of PopART's domain by what PopART lowers them to.
+
+    Args:
+        model: The model, which is changed.
+        options: Options of the lowering; None means the defaults.
+
+    Raises:
+        popart_exception: If PopART refuses a node.
+    """
+    if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
+        return
+    inferred = infer_shapes(model).graph
+    types = {
+        value.name: value.type
+        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+    }
+    nodes: list[onnx.NodeProto] = []
+    for index, node in enumerate(model.graph.node):
+        if node.domain == CHIP_DOMAIN:
+            part = _lower(node, types, f"{node.op_type}/{index}/", options)
+            nodes.extend(part.node)
+            model.graph.initializer.extend(part.initializer)
+        else:
+            nodes.append(node)
+    replace_nodes(model.graph, nodes)
+    drop_opset(model, CHIP_DOMAIN)
+
+
+def _lower(
+    node: onnx.NodeProto,
+    types: Mapping[str, onnx.TypeProto],
+    prefix: str,
+    options: LoweringOptions | None,
+) -> onnx.GraphProto:
+    """Return the nodes that compute a node, between casts where types are unsigned."""
+    unsigned, results = _UNSIGNED.get(node.op_type, ((), ()))
+    inner = onnx.NodeProto()
+    inner.CopyFrom(node)
+    inner.input[:] = [f"{prefix}in{place}" for place in range(len(node.input))]
+    inner.output[:] = [f"{prefix}out{place}" for place in range(len(node.output))]
+    inputs = [
+        helper.make_tensor_value_info(
+            name,
+            TensorProto.UINT32
+            if place in unsigned
+            else types[node.input[place]].tensor_type.elem_type,
+            [dim.dim_value for dim in types[node.input[place]].tensor_type.shape.dim],
+        )
+        for place, name in enumerate(inner.input)
+    ]
+    alone = helper.make_model(
+        helper.make_graph([inner], "node", inputs, []),
+        opset_imports=[helper.make_opsetid("", NEWEST_OPSET), helper.make_opsetid(CHIP_DOMAIN, 1)],
+    )
+    model = lower(alone, list(inner.output), options=options).model
+    lowered = onnx.compose.add_prefix(
+        model, prefix, rename_inputs=False, rename_outputs=False
+    ).graph
+    casts = [
+        helper.make_node("Cast", [outer], [name], to=value.type.tensor_type.elem_type)
+        for outer, name, value in zip(node.input, inner.input, inputs, strict=True)
+    ]
+    for place, (name, outer) in enumerate(zip(inner.output, node.output, strict=True)):
+        node_type, to = ("Cast", TensorProto.INT32) if place in results else ("Identity", None)
+        lowered.node.append(helper.make_node(node_type, [name], [outer], to=to))
+    replace_nodes(lowered, [*casts, *lowered.node])
+    return lowered
