@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from .errors import LimitError, Limits, PopefError, Rule
-from .record import Field, Kind, Record
+from .record import Field, Record, Storage
 from .types import ProgramName
 from .values import FLAGS, Names, Number, Numbers, Records, Sizes, Text
 from .wire import Message, MessageBuilder, ReadBytes, StructAt, read_message
@@ -96,10 +96,10 @@ def _data_reader(field: AnyField) -> Read:
     return read
 
 
-_CONVERTERS: dict[Kind, Callable[[int], Any]] = {
-    Kind.BOOL: FLAGS.__getitem__,
-    Kind.U64: Number,
-    Kind.I64: lambda raw: Number(raw - (1 << 64) if raw >> 63 else raw),
+_CONVERTERS: dict[Storage, Callable[[int], Any]] = {
+    Storage.BOOL: FLAGS.__getitem__,
+    Storage.U64: Number,
+    Storage.I64: lambda raw: Number(raw - (1 << 64) if raw >> 63 else raw),
 }
 
 
@@ -112,7 +112,7 @@ def _pointer_reader(field: AnyField) -> Read:
         if slot < num_pointers:
             return decode(decoder, segment, data + data_words + slot, kind)
         # A structure that an older writer made may be too short for the pointer: then it is null.
-        if field.kind is Kind.STRUCT:
+        if field.kind is Storage.STRUCT:
             return decoder.struct(kind, _NOWHERE)
         return field.default()
 
@@ -149,13 +149,13 @@ def _decode_map(decoder: Decoder, segment: int, pointer: int, kind: type[Program
     return names
 
 
-_DECODERS: dict[Kind, Callable[[Decoder, int, int, Any], Any]] = {
-    Kind.TEXT: lambda decoder, segment, at, _: Text(decoder.message.text(segment, at)),
-    Kind.INTS: lambda decoder, segment, at, _: Numbers(decoder.message.ints(segment, at)),
-    Kind.SIZES: _decode_sizes,
-    Kind.STRUCT: _decode_struct,
-    Kind.STRUCTS: lambda decoder, segment, at, kind: Records(decoder.structs(kind, segment, at)),
-    Kind.MAP: _decode_map,
+_DECODERS: dict[Storage, Callable[[Decoder, int, int, Any], Any]] = {
+    Storage.TEXT: lambda decoder, segment, at, _: Text(decoder.message.text(segment, at)),
+    Storage.INTS: lambda decoder, segment, at, _: Numbers(decoder.message.ints(segment, at)),
+    Storage.SIZES: _decode_sizes,
+    Storage.STRUCT: _decode_struct,
+    Storage.STRUCTS: lambda decoder, segment, at, kind: Records(decoder.structs(kind, segment, at)),
+    Storage.MAP: _decode_map,
 }
 
 
@@ -178,8 +178,8 @@ def _forgiving(field: AnyField, read: Read) -> Read:
 
 
 def _check_inferred(message: Message, at: StructAt, field: AnyField, value: Any) -> None:
-    numbers = [value] if field.kind is Kind.I64 else value
-    limit = _MAX_PROGRAM if field.kind is not Kind.I64 else (1 << 63) - 1
+    numbers = [value] if field.kind is Storage.I64 else value
+    limit = _MAX_PROGRAM if field.kind is not Storage.I64 else (1 << 63) - 1
     wrong = next((number for number in numbers if not 0 <= number <= limit), None)
     if wrong is not None:
         expected = f"{field.name} between 0 and {limit}"
@@ -242,7 +242,7 @@ def _encode_struct(
 
 def _data_bits(field: AnyField, value: int) -> int:
     mask = (1 << field.kind.bits) - 1
-    _check_range(field, *(_INT64 if field.kind is Kind.I64 else (0, mask)), (value,))
+    _check_range(field, *(_INT64 if field.kind is Storage.I64 else (0, mask)), (value,))
     return value & mask
 
 
@@ -258,14 +258,14 @@ def _check_range(field: AnyField, low: int, high: int, values: Sequence[int]) ->
 
 
 def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, value: Any) -> None:
-    if field.kind is Kind.TEXT:
+    if field.kind is Storage.TEXT:
         builder.add_text(pointer, value)
-    elif field.kind is Kind.STRUCT:
+    elif field.kind is Storage.STRUCT:
         size = _size(value)
         _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
-    elif field.kind is Kind.STRUCTS:
+    elif field.kind is Storage.STRUCTS:
         _encode_list(builder, pointer, field.record, value)
-    elif field.kind is Kind.MAP:
+    elif field.kind is Storage.MAP:
         names = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
         _encode_list(builder, pointer, field.record, names)
     else:

@@ -34,7 +34,7 @@ Get = TypeVar("Get")
 Set = TypeVar("Set")
 
 
-class Kind(Enum):
+class Storage(Enum):
     """Storage of a field: a number of bits of the data section, or 0 bits for a field behind a
     pointer."""
 
@@ -69,7 +69,7 @@ class Field(Generic[Get, Set]):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: Storage,
         slot: int,
         doc: str,
         convert: Callable[[Set], Get],
@@ -143,37 +143,37 @@ AnyEnumerant = TypeVar("AnyEnumerant", bound=Enumerant)
 
 def flag(doc: str, *, bit: int, default: bool = False) -> Field[values.Flag, bool]:
     """Describe a truth value."""
-    return Field(Kind.BOOL, bit, doc, values.flag, lambda: values.FLAGS[default])
+    return Field(Storage.BOOL, bit, doc, values.flag, lambda: values.FLAGS[default])
 
 
 def enumeration(doc: str, default: AnyEnumerant, *, bit: int) -> Field[AnyEnumerant, AnyEnumerant]:
     """Describe an enumerator."""
-    return Field(Kind.ENUM, bit, doc, type(default), lambda: default, enum=type(default))
+    return Field(Storage.ENUM, bit, doc, type(default), lambda: default, enum=type(default))
 
 
 def number(
     doc: str, default: int = 0, *, bit: int, signed: bool = False, inferred: bool = False
 ) -> Field[values.Number, int]:
     """Describe an integer of 64 bits."""
-    kind = Kind.I64 if signed else Kind.U64
+    kind = Storage.I64 if signed else Storage.U64
     return Field(kind, bit, doc, values.number, lambda: values.Number(default), inferred=inferred)
 
 
 def text(doc: str, *, pointer: int) -> Field[values.Text, str]:
     """Describe a text, "" by default."""
-    return Field(Kind.TEXT, pointer, doc, values.text, values.Text)
+    return Field(Storage.TEXT, pointer, doc, values.text, values.Text)
 
 
 def integers(
     doc: str, *, pointer: int, inferred: bool = False
 ) -> Field[values.Numbers, Iterable[int]]:
     """Describe a list of integers."""
-    return Field(Kind.INTS, pointer, doc, values.numbers, values.Numbers, inferred=inferred)
+    return Field(Storage.INTS, pointer, doc, values.numbers, values.Numbers, inferred=inferred)
 
 
 def sizes(doc: str, *, pointer: int) -> Field[values.Sizes, Iterable[int]]:
     """Describe a shape."""
-    return Field(Kind.SIZES, pointer, doc, values.sizes, values.Sizes)
+    return Field(Storage.SIZES, pointer, doc, values.sizes, values.Sizes)
 
 
 def record(doc: str, kind: type[AnyRecord], *, pointer: int) -> Field[AnyRecord, AnyRecord | None]:
@@ -182,7 +182,7 @@ def record(doc: str, kind: type[AnyRecord], *, pointer: int) -> Field[AnyRecord,
     def convert(value: AnyRecord | None) -> AnyRecord:
         return kind() if value is None else _checked(kind, value)
 
-    return Field(Kind.STRUCT, pointer, doc, convert, kind, record=kind)
+    return Field(Storage.STRUCT, pointer, doc, convert, kind, record=kind)
 
 
 def records(
@@ -193,7 +193,7 @@ def records(
     def convert(value: Iterable[AnyRecord]) -> values.Records[AnyRecord]:
         return values.Records(_checked(kind, item) for item in value)
 
-    return Field(Kind.STRUCTS, pointer, doc, convert, values.Records, record=kind)
+    return Field(Storage.STRUCTS, pointer, doc, convert, values.Records, record=kind)
 
 
 def names(
@@ -204,7 +204,7 @@ def names(
     def convert(value: Mapping[int, str] | None) -> values.Names:
         return values.Names(value or {})
 
-    return Field(Kind.MAP, pointer, doc, convert, values.Names, record=kind, inferred=True)
+    return Field(Storage.MAP, pointer, doc, convert, values.Names, record=kind, inferred=True)
 
 
 def _checked(kind: type[AnyRecord], value: AnyRecord) -> AnyRecord:
@@ -301,19 +301,19 @@ def tree(record: Record) -> dict[str, Any]:
 
 
 def _field_tree(field: Field[Any, Any], value: Any) -> Any:
-    if field.kind is Kind.ENUM:
+    if field.kind is Storage.ENUM:
         return enumerant(value)
-    if field.kind is Kind.BOOL:
+    if field.kind is Storage.BOOL:
         return bool(value)
-    if field.kind in (Kind.U64, Kind.I64):
+    if field.kind in (Storage.U64, Storage.I64):
         return str(value)
-    if field.kind in (Kind.INTS, Kind.SIZES):
+    if field.kind in (Storage.INTS, Storage.SIZES):
         return [str(number) for number in value]
-    if field.kind is Kind.STRUCT:
+    if field.kind is Storage.STRUCT:
         return tree(value)
-    if field.kind is Kind.STRUCTS:
+    if field.kind is Storage.STRUCTS:
         return [tree(item) for item in value]
-    if field.kind is Kind.MAP:
+    if field.kind is Storage.MAP:
         return [{"index": str(index), "name": name} for index, name in sorted(value.items())]
     return value
 

@@ -52,7 +52,7 @@ MAX_TEXT_BYTES = 1 << 16
 """Maximum length of a fault's text."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kind of a frame."""
 
     START = 1
@@ -62,7 +62,7 @@ class Kind(IntEnum):
     FAULT = 5
 
 
-class Code(IntEnum):
+class StatusCode(IntEnum):
     """Status codes in gRPC's numbers, which are TensorFlow's, too. They say whose fault an error
     is."""
 
@@ -85,7 +85,7 @@ def read_into(connection: socket, place: memoryview) -> None:
         place = place[received:]
 
 
-def read_header(connection: socket, expected: Kind) -> tuple[int, int]:
+def read_header(connection: socket, expected: FrameKind) -> tuple[int, int]:
     """Return the call's id and the body size in bytes of the next frame, which must be of kind
     `expected`.
 
@@ -104,7 +104,7 @@ def read_header(connection: socket, expected: Kind) -> tuple[int, int]:
 def read_start(connection: socket) -> tuple[str, int]:
     """Return the path of the PopEF file and the timeout in microseconds. Raises like
     `read_header`."""
-    _, size = read_header(connection, Kind.START)
+    _, size = read_header(connection, FrameKind.START)
     if not _START.size < size <= _START.size + MAX_PATH_BYTES:
         raise FrameError(
             f"expected a path of 1 to {MAX_PATH_BYTES} bytes, found a body of {size} bytes"
@@ -119,7 +119,7 @@ def read_start(connection: socket) -> tuple[str, int]:
 
 def read_call(connection: socket, inputs: Sequence[DataDesc]) -> tuple[int, dict[str, Array]]:
     """Return the id of the next call and its inputs by name. Raises like `read_header`."""
-    call, size = read_header(connection, Kind.CALL)
+    call, size = read_header(connection, FrameKind.CALL)
     expected = sum(tensor.size_in_bytes for tensor in inputs)
     if size != expected:
         raise FrameError(f"call {call}: expected {expected} bytes of inputs, found {size}")
@@ -131,12 +131,14 @@ def read_call(connection: socket, inputs: Sequence[DataDesc]) -> tuple[int, dict
 
 def encode_start(path: str, timeout_us: int) -> list[memoryview]:
     """Return the frame that starts a child process."""
-    return _encode(Kind.START, [_START.pack(timeout_us) + path.encode("utf-8", "surrogateescape")])
+    return _encode(
+        FrameKind.START, [_START.pack(timeout_us) + path.encode("utf-8", "surrogateescape")]
+    )
 
 
 def encode_call(call: int, inputs: Sequence[Array]) -> list[memoryview]:
     """Return the frame of a call."""
-    return _encode(Kind.CALL, [_bytes_of(array) for array in inputs], call)
+    return _encode(FrameKind.CALL, [_bytes_of(array) for array in inputs], call)
 
 
 def encode_ready(description: ModelDescription, run_limit_seconds: float) -> list[memoryview]:
@@ -148,18 +150,20 @@ def encode_ready(description: ModelDescription, run_limit_seconds: float) -> lis
             name = tensor.name.encode()
             body.append(_TENSOR.pack(type_number(kind, tensor), len(name), len(tensor.shape)))
             body.append(name + struct.pack(f"<{len(tensor.shape)}q", *tensor.shape))
-    return _encode(Kind.READY, [b"".join(body)])
+    return _encode(FrameKind.READY, [b"".join(body)])
 
 
 def encode_result(call: int, outputs: Sequence[Array]) -> list[memoryview]:
     """Return the frame that answers a call. The arrays must not change until it is sent."""
-    return _encode(Kind.RESULT, [_bytes_of(np.ascontiguousarray(array)) for array in outputs], call)
+    return _encode(
+        FrameKind.RESULT, [_bytes_of(np.ascontiguousarray(array)) for array in outputs], call
+    )
 
 
-def encode_fault(call: int, code: Code, text: str) -> list[memoryview]:
+def encode_fault(call: int, code: StatusCode, text: str) -> list[memoryview]:
     """Return the frame with the error of a call, or (call 0) the reason why no model is loaded."""
     return _encode(
-        Kind.FAULT, [text.encode("utf-8", "backslashreplace")[:MAX_TEXT_BYTES]], call, code
+        FrameKind.FAULT, [text.encode("utf-8", "backslashreplace")[:MAX_TEXT_BYTES]], call, code
     )
 
 
@@ -170,7 +174,10 @@ def send(connection: socket, frame: Sequence[memoryview]) -> None:
 
 
 def _encode(
-    kind: Kind, body: Sequence[bytes | memoryview], call: int = 0, code: Code = Code.NONE
+    kind: FrameKind,
+    body: Sequence[bytes | memoryview],
+    call: int = 0,
+    code: StatusCode = StatusCode.NONE,
 ) -> list[memoryview]:
     pieces = [memoryview(piece) for piece in body]
     return [
@@ -186,13 +193,16 @@ def _bytes_of(array: Array) -> memoryview:
 
 _MAX_WAITING_BYTES = 256 << 20
 """Maximum size of inputs that are read and not yet computed. Further inputs wait in the server."""
-_CODES: Sequence[tuple[Code, tuple[type[BaseException], ...]]] = (
-    (Code.NOT_FOUND, (FileNotFoundError,)),
-    (Code.FAILED_PRECONDITION, (OSError,)),
-    (Code.DEADLINE_EXCEEDED, (LoadTimeoutError, RunTimeoutError)),
-    (Code.RESOURCE_EXHAUSTED, (LoadMemoryError, RunMemoryError, MemoryError)),
-    (Code.UNAVAILABLE, (DeviceLostError,)),
-    (Code.INVALID_ARGUMENT, (LoadError, RunError, ModelRuntimeError, PopefError, ExportError)),
+_CODES: Sequence[tuple[StatusCode, tuple[type[BaseException], ...]]] = (
+    (StatusCode.NOT_FOUND, (FileNotFoundError,)),
+    (StatusCode.FAILED_PRECONDITION, (OSError,)),
+    (StatusCode.DEADLINE_EXCEEDED, (LoadTimeoutError, RunTimeoutError)),
+    (StatusCode.RESOURCE_EXHAUSTED, (LoadMemoryError, RunMemoryError, MemoryError)),
+    (StatusCode.UNAVAILABLE, (DeviceLostError,)),
+    (
+        StatusCode.INVALID_ARGUMENT,
+        (LoadError, RunError, ModelRuntimeError, PopefError, ExportError),
+    ),
 )
 """Exceptions by status code; a subclass stands before its base class."""
 _EXPECTED = tuple(kind for _, kinds in _CODES for kind in kinds)
@@ -241,9 +251,9 @@ def serve(connection: socket) -> None:
         Calls(connection, runner, described).answer()
 
 
-def find_code(error: BaseException) -> Code:
+def find_code(error: BaseException) -> StatusCode:
     """Return the status code of an error, which says whose fault it is."""
-    return next((code for code, kinds in _CODES if isinstance(error, kinds)), Code.INTERNAL)
+    return next((code for code, kinds in _CODES if isinstance(error, kinds)), StatusCode.INTERNAL)
 
 
 def describe_error(error: BaseException) -> str:

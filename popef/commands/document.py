@@ -17,7 +17,7 @@ from typing import Any
 
 from ..enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
 from ..errors import Limits, Rule, Severity
-from ..record import WORD_BITS, Field, Kind, Struct
+from ..record import WORD_BITS, Field, Storage, Struct
 from ..types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
 from ..writer import Writer
 from .words import describe_words_of
@@ -66,8 +66,8 @@ def _type(field: Field[Any, Any]) -> str:
         return f"u16 {field.enum.__name__}"
     if field.record is not None:
         name = field.record.__name__
-        return name if field.kind is Kind.STRUCT else f"list of {name}"
-    return "integers" if field.kind is Kind.SIZES else field.kind.label
+        return name if field.kind is Storage.STRUCT else f"list of {name}"
+    return "integers" if field.kind is Storage.SIZES else field.kind.label
 
 
 def _where(field: Field[Any, Any]) -> str:

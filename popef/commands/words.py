@@ -13,7 +13,7 @@ from typing import Any
 
 from ..enums import BlobType, enumerant
 from ..errors import FormatError, LimitError, Limits, PopefError, Rule
-from ..record import WORD_BITS, Field, Kind, Struct
+from ..record import WORD_BITS, Field, Storage, Struct
 from ..scan import read_header
 from ..source import MemorySource, Source, open_source
 from ..types import STRUCTURE_OF_BLOB, BlobHeader
@@ -150,7 +150,7 @@ class _Walk:
     def lines(self, schema: Struct) -> Iterator[str]:
         """Yield a line for every word, in the order of the file."""
         segments = len(self._message.segments)
-        self._pointer(schema.name, Kind.STRUCT, schema, 0, 0, 0)
+        self._pointer(schema.name, Storage.STRUCT, schema, 0, 0, 0)
         for number in range(segments):
             segment = self._message.segments[number]
             for position in range(len(segment) // WORD_BYTES):
@@ -168,7 +168,7 @@ class _Walk:
     def _pointer(
         self,
         name: str,
-        kind: Kind | None,
+        kind: Storage | None,
         schema: Struct | None,
         segment: int,
         position: int,
@@ -189,14 +189,14 @@ class _Walk:
             if target is None:
                 return
             if target[2] & 3 == STRUCT:
-                self._expect(kind in (None, Kind.STRUCT), name, segment, position, "a structure")
+                self._expect(kind in (None, Storage.STRUCT), name, segment, position, "a structure")
                 at = message.struct(segment, position)
                 assert at is not None
                 where, size = _place(at[0], at[1]), f"{at[2]} data words, {at[3]} pointers"
                 self._note(segment, position, f"{name}: structure at {where}, {size}")
                 self._struct(name, schema, at, depth + 1)
             else:
-                self._expect(kind is not Kind.STRUCT, name, segment, position, "a list")
+                self._expect(kind is not Storage.STRUCT, name, segment, position, "a list")
                 self._list(name, kind, schema, (segment, position), target, depth + 1)
         except PopefError as error:
             self._note(segment, position, f"!! {name}: {error}")
@@ -246,7 +246,7 @@ class _Walk:
     def _list(
         self,
         name: str,
-        kind: Kind | None,
+        kind: Storage | None,
         schema: Struct | None,
         pointer: tuple[int, int],
         target: tuple[int, int, int],
@@ -268,7 +268,7 @@ class _Walk:
         # A list without a known field is shown by the form of its elements.
         words = list_words(code, count)
         self._message.check(segment, start, words, name)
-        if kind is Kind.TEXT or (kind is None and code == BYTE_LIST):
+        if kind is Storage.TEXT or (kind is None and code == BYTE_LIST):
             text = self._message.text(*pointer)
             shown = repr(text[:_SHOWN_TEXT]) + (" ..." if len(text) > _SHOWN_TEXT else "")
             self._note(*pointer, f"{name}: text of {count} bytes at {where}")
@@ -321,9 +321,9 @@ def _data_note(raw: int, fields: list[Field[Any, Any]]) -> str:
 def _value(field: Field[Any, Any], value: int) -> str:
     if field.enum is not None:
         return f"{enumerant(field.enum(value))} ({value})"
-    if field.kind is Kind.BOOL:
+    if field.kind is Storage.BOOL:
         return str(bool(value)).lower()
-    return str(value - (1 << 64) if field.kind is Kind.I64 and value >> 63 else value)
+    return str(value - (1 << 64) if field.kind is Storage.I64 and value >> 63 else value)
 
 
 def _place(segment: int, position: int) -> str:

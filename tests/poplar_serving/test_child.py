@@ -16,7 +16,7 @@ import pytest
 from model_runtime import ModelRunner
 from onnx import TensorProto, helper
 from poplar_serving import FrameError, child
-from poplar_serving.child import Code, Kind, read_into
+from poplar_serving.child import FrameKind, StatusCode, read_into
 from poplar_serving.description import read_description
 from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive
@@ -47,7 +47,7 @@ def test_it_describes_the_model_and_answers_as_the_runner_does(
 ):
     file = compile_popef(linear)
     kind, _, _, body = asked_interpreter.start(file)
-    assert kind == Kind.READY
+    assert kind == FrameKind.READY
     described = read_description(file)
     assert body == bytes(child.encode_ready(described, 300.0)[1])
     x = np.random.default_rng(1).normal(size=(4, 4)).astype("float32")
@@ -55,7 +55,7 @@ def test_it_describes_the_model_and_answers_as_the_runner_does(
         expected = runner.execute({"x": x})
     asked_interpreter.send(child.encode_call(7, [x]))
     kind, _, call, body = asked_interpreter.receive()
-    assert (kind, call) == (Kind.RESULT, 7)
+    assert (kind, call) == (FrameKind.RESULT, 7)
     assert body == b"".join(expected[tensor.name].tobytes() for tensor in described.outputs)
 
 
@@ -82,7 +82,7 @@ def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
     for call in calls:
         asked.send(child.encode_call(call, [np.full((4, 4), call, "float32")]))
     assert [asked.receive()[:3] for _ in calls] == [
-        (Kind.RESULT, Code.NONE, call) for call in calls
+        (FrameKind.RESULT, StatusCode.NONE, call) for call in calls
     ]
     if len(calls) > 1:
         asked.send(child.encode_call(3, [np.zeros((4, 4), "float32")]))
@@ -107,17 +107,17 @@ def test_signals_for_the_server_do_not_end_it(asked_interpreter, linear, compile
     for number in (signal.SIGINT, signal.SIGTERM):
         asked_interpreter.process.send_signal(number)
     asked_interpreter.send(child.encode_call(1, [np.zeros((4, 4), "float32")]))
-    assert asked_interpreter.receive()[0] == Kind.RESULT
+    assert asked_interpreter.receive()[0] == FrameKind.RESULT
 
 
 def test_a_request_that_the_model_rejects_fails_alone(asked, compile_popef):
     asked.start(compile_popef(gather_model()))
     asked.send(child.encode_call(1, [np.full((4, 2), 99, "int32")]))
     kind, code, call, text = asked.receive()
-    assert (kind, code, call) == (Kind.FAULT, Code.INVALID_ARGUMENT, 1)
+    assert (kind, code, call) == (FrameKind.FAULT, StatusCode.INVALID_ARGUMENT, 1)
     assert b"99" in text
     asked.send(child.encode_call(2, [np.zeros((4, 2), "int32")]))
-    assert asked.receive()[:3] == (Kind.RESULT, Code.NONE, 2)
+    assert asked.receive()[:3] == (FrameKind.RESULT, StatusCode.NONE, 2)
 
 
 def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
@@ -130,9 +130,9 @@ def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
     file = tmp_path / "model.popef"
     write_handmade(file, model)
     kind, _, _, text = asked.start(file)
-    assert kind == Kind.READY, text
+    assert kind == FrameKind.READY, text
     asked.send(child.encode_call(1, [np.float32(3), np.zeros((0, 3), "int8")]))
-    assert asked.receive() == (Kind.RESULT, Code.NONE, 1, np.float32(3).tobytes())
+    assert asked.receive() == (FrameKind.RESULT, StatusCode.NONE, 1, np.float32(3).tobytes())
 
 
 @pytest.mark.parametrize(
@@ -140,20 +140,20 @@ def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
     [
         (
             lambda path: None,
-            Code.NOT_FOUND,
+            StatusCode.NOT_FOUND,
             "expected a PopEF file, found: No such file or directory",
         ),
         (
             lambda path: path.mkdir(),
-            Code.FAILED_PRECONDITION,
+            StatusCode.FAILED_PRECONDITION,
             "expected a PopEF file, found: Is a directory",
         ),
         (
             lambda path: path.write_bytes(b"\xff" * 99),
-            Code.INVALID_ARGUMENT,
+            StatusCode.INVALID_ARGUMENT,
             "damaged or not PopEF",
         ),
-        (lambda path: path.write_bytes(b""), Code.INVALID_ARGUMENT, "expected"),
+        (lambda path: path.write_bytes(b""), StatusCode.INVALID_ARGUMENT, "expected"),
     ],
 )
 def test_the_child_reports_a_file_that_is_no_model_before_it_ends(
@@ -162,7 +162,7 @@ def test_the_child_reports_a_file_that_is_no_model_before_it_ends(
     path = tmp_path / "model\n.popef"
     make(path)
     kind, found, call, text = asked.start(path)
-    assert (kind, found, call) == (Kind.FAULT, code, 0)
+    assert (kind, found, call) == (FrameKind.FAULT, code, 0)
     assert expected in text.decode()
     assert "\n" not in text.decode()
     assert asked.end() == (0, "")
@@ -178,7 +178,7 @@ def test_a_type_that_the_operators_do_not_take_is_named(asked, tmp_path):
     file = tmp_path / "model.popef"
     write_handmade(file, model)
     _, code, _, text = asked.start(file)
-    assert code == Code.INVALID_ARGUMENT
+    assert code == StatusCode.INVALID_ARGUMENT
     assert "input 'x': expected float32, int32, uint8, int8, float16, found int64" in text.decode()
 
 
@@ -275,7 +275,7 @@ def test_calls_that_wait_are_bounded(linear, compile_popef, monkeypatch):
         for _ in range(20):
             read_into(ours, memoryview(header))
             kind, _, _, size = HEADER.unpack(header)
-            assert kind == Kind.RESULT
+            assert kind == FrameKind.RESULT
             read_into(ours, memoryview(bytearray(size)))
         ours.shutdown(socket.SHUT_WR)
         thread.join(SECONDS)
@@ -314,11 +314,11 @@ def test_a_header_of_another_kind_is_refused():
     with ours, theirs:
         ours.sendall(HEADER.pack(3, 0, 0, 0))
         with pytest.raises(FrameError, match=r"expected a frame of kind 2 \(CALL\), found 3"):
-            child.read_header(theirs, Kind.CALL)
+            child.read_header(theirs, FrameKind.CALL)
 
 
 def test_texts_of_faults_are_bounded():
-    header, body = child.encode_fault(1, Code.INTERNAL, "\udcff" * 100_000)
+    header, body = child.encode_fault(1, StatusCode.INTERNAL, "\udcff" * 100_000)
     assert HEADER.unpack(header) == (5, 13, 1, len(body))
     assert len(body) == child.MAX_TEXT_BYTES
 

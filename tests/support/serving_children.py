@@ -12,7 +12,7 @@ from pathlib import Path
 from socket import socket, socketpair
 
 from poplar_serving import child
-from poplar_serving.child import Kind, read_into
+from poplar_serving.child import FrameKind, read_into
 
 HEADER = struct.Struct("<IIQQ")
 SECONDS = 60
@@ -36,17 +36,17 @@ class Asked:
     def send(self, frame: Sequence[memoryview]) -> None:
         child.send(self.connection, frame)
 
-    def start(self, path: object, timeout_us: int = 5000) -> tuple[Kind, int, int, bytes]:
+    def start(self, path: object, timeout_us: int = 5000) -> tuple[FrameKind, int, int, bytes]:
         self.send(child.encode_start(str(path), timeout_us))
         return self.receive()
 
-    def receive(self) -> tuple[Kind, int, int, bytes]:
+    def receive(self) -> tuple[FrameKind, int, int, bytes]:
         header = bytearray(HEADER.size)
         read_into(self.connection, memoryview(header))
         kind, code, call, size = HEADER.unpack(header)
         body = bytearray(size)
         read_into(self.connection, memoryview(body))
-        return Kind(kind), code, call, bytes(body)
+        return FrameKind(kind), code, call, bytes(body)
 
 
 class AskedFork(Asked):

@@ -33,7 +33,7 @@ from popef._tools.control_groups import CONTROL_GROUPS, iter_groups
 from popef._tools.memory import spare_memory_bytes
 from popef._tools.stalls import PROC
 from popef._tools.text import escape
-from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
+from poplar_triton.profile.cases import ModelCase, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.journal import CaseResult, open_journal
 from poplar_triton.profile.source import Estimator, OnnxSource, ProfileSettings, open_source
 
@@ -83,7 +83,7 @@ class ProfilingProcess:
         """Handles that become readable when the child process has news."""
         self._deadline = time.monotonic() + limits.seconds
 
-    def read(self) -> list[tuple[Case, CaseResult]]:
+    def read(self) -> list[tuple[ModelCase, CaseResult]]:
         """Return the cases that are done since the last call. The time limit of the next case
         starts now."""
         while (data := self._read_some()) is not None and data:
@@ -102,7 +102,7 @@ class ProfilingProcess:
         """Return whether the child process has ended, or must end because it takes too long."""
         return time.monotonic() > self._deadline or self._child.has_ended()
 
-    def close(self) -> tuple[list[tuple[Case, CaseResult]], Task]:
+    def close(self) -> tuple[list[tuple[ModelCase, CaseResult]], Task]:
         """End the child process. Return the last finished cases, including those it failed at, and
         the cases that are left."""
         error = self._find_error()
@@ -175,7 +175,7 @@ class _Work:
         self._stream.write(line + b"\n")
         self._stream.flush()
 
-    def _profile(self, estimator: Estimator, case: Case) -> CaseResult:
+    def _profile(self, estimator: Estimator, case: ModelCase) -> CaseResult:
         profiles = []
         error = self._try(lambda: profiles.append(estimator.profile(case.settings).as_json()))
         return CaseResult(None, error) if error else CaseResult(profiles[0], None)
@@ -267,7 +267,7 @@ def run(options: argparse.Namespace, points: Sequence[ProfileSettings]) -> int:
 
 def work_off(
     tasks: Iterable[Task], limits: CaseLimits, guard: Guard
-) -> Generator[tuple[Case, CaseResult], None, None]:
+) -> Generator[tuple[ModelCase, CaseResult], None, None]:
     """Yield the cases with their results as they become known. All child processes end with this
     generator."""
     queue = deque(tasks)

@@ -24,7 +24,7 @@ _SUFFIXES = (".onnx", ".popef")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelCase:
     """A future row of the table."""
 
     model: Path
@@ -50,7 +50,7 @@ class Case:
         }
 
 
-Task = tuple[Case, ...]
+Task = tuple[ModelCase, ...]
 """Cases of one model, batch size and precision."""
 
 
@@ -102,7 +102,7 @@ def make_tasks(
     digests = _Digests()
     chosen = itertools.islice(itertools.product(models, groups), shard.number, None, shard.count)
     return [
-        tuple(Case(model, digests[model], point, input_shape) for point in sharing)
+        tuple(ModelCase(model, digests[model], point, input_shape) for point in sharing)
         for model, sharing in chosen
     ]
 

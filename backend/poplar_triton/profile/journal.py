@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from popef._tools.staging import Staging
 from popef._tools.text import escape
 from poplar_triton.errors import CommandError
-from poplar_triton.profile.cases import Case
+from poplar_triton.profile.cases import ModelCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Journal:
         self._places: dict[str, tuple[int, int, bool]] = {}
         self._read()
 
-    def add(self, case: Case, result: CaseResult) -> None:
+    def add(self, case: ModelCase, result: CaseResult) -> None:
         """Append the row of a case."""
         key = case.key
         line = json.dumps({"key": key, **case.describe(), **asdict(result)}).encode() + b"\n"
@@ -72,13 +72,13 @@ class Journal:
         self._stream.flush()
         self._places[key] = start, len(line), result.error is not None
 
-    def has(self, case: Case, *, retrying: bool) -> bool:
+    def has(self, case: ModelCase, *, retrying: bool) -> bool:
         """Return whether the case is done: the journal has its row, and the row is not an error to
         retry."""
         place = self._places.get(case.key)
         return place is not None and not (retrying and place[2])
 
-    def require_only(self, cases: Iterable[Case]) -> None:
+    def require_only(self, cases: Iterable[ModelCase]) -> None:
         """Raise CommandError if there are rows of other cases, which would be lost."""
         if foreign := self._places.keys() - {case.key for case in cases}:
             row = self._get(min(foreign))
@@ -88,7 +88,7 @@ class Journal:
                 f"by version {escape(row.get('version'), 50)}; {_ADVICE}"
             )
 
-    def finish(self, cases: Iterable[Case]) -> int:
+    def finish(self, cases: Iterable[ModelCase]) -> int:
         """Write both files completely, in the order of the cases, which all have their rows. Return
         the number of errors."""
         keys = [case.key for case in cases]

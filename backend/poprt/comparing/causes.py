@@ -53,7 +53,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class RoundedOperands:
     """Inputs and result of a node on both sides, by the names of the float side. `constants` are
     those of `inputs` that are weights. A node that cannot be computed alone has no inputs."""
 
@@ -74,7 +74,7 @@ class Bench:
     feeds: Feeds
     _initializers: dict[int, dict[str, onnx.TensorProto]] = field(default_factory=dict)
 
-    def read(self, names: Sequence[str]) -> list[Operands | None]:
+    def read(self, names: Sequence[str]) -> list[RoundedOperands | None]:
         """Return the operands of the nodes that make those tensors on both sides; None for a tensor
         that one side does not make."""
         halves, wholes = (
@@ -88,7 +88,7 @@ class Bench:
             for name, half, whole_name in zip(names, halves, wholes, strict=True)
         ]
 
-    def compute(self, operands: Operands, inputs: Mapping[str, Array]) -> Array | None:
+    def compute(self, operands: RoundedOperands, inputs: Mapping[str, Array]) -> Array | None:
         """Return the result of a node in float on other inputs; None if it cannot be computed."""
         node = onnx.NodeProto()
         node.CopyFrom(operands.node)
@@ -135,11 +135,11 @@ class Bench:
         whole: onnx.NodeProto | None,
         ours: Mapping[str, Array],
         theirs: Mapping[str, Array],
-    ) -> Operands | None:
+    ) -> RoundedOperands | None:
         if half is None or whole is None:
             return None
         result, result_half = theirs[name], ours[name]
-        operands = Operands(whole, {}, {}, frozenset(), result, result_half)
+        operands = RoundedOperands(whole, {}, {}, frozenset(), result, result_half)
         # The Cast behind a node that stays in float has that node's result, and other inputs.
         if half.op_type != whole.op_type or len(half.input) != len(whole.input):
             return operands
@@ -162,7 +162,9 @@ class Bench:
                 constants.add(source)
         if sum(value.nbytes for value in inputs.values()) > _MAX_BYTES:
             return operands
-        return Operands(whole, inputs, inputs_half, frozenset(constants), result, result_half)
+        return RoundedOperands(
+            whole, inputs, inputs_half, frozenset(constants), result, result_half
+        )
 
     def _find(self, side: Side, name: str, values: Mapping[str, Array]) -> Array | None:
         """Return the values of an input of a node: computed, given, or a weight."""
@@ -183,7 +185,7 @@ def _widen(values: Array) -> Array:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def find_cause(bench: Bench, operands: Operands) -> Cause:
+def find_cause(bench: Bench, operands: RoundedOperands) -> Cause:
     """Return why a node's result differs: the first explanation that accounts for the error."""
     result, result_half = operands.result, operands.result_half
     difference = _differ(result_half, result)
@@ -207,7 +209,9 @@ def find_cause(bench: Bench, operands: Operands) -> Cause:
     return Cause(text, Beside.MAKERS)
 
 
-def _try_inputs(bench: Bench, operands: Operands, error: float, largest: float) -> Cause | None:
+def _try_inputs(
+    bench: Bench, operands: RoundedOperands, error: float, largest: float
+) -> Cause | None:
     """Return what is different about a node's inputs, if that accounts for the error."""
     base = bench.compute(operands, operands.inputs) if operands.inputs else None
     if base is None:
@@ -231,7 +235,7 @@ def _try_inputs(bench: Bench, operands: Operands, error: float, largest: float) 
     return _find_partial(bench, operands, error, largest)
 
 
-def _iter_vanished(operands: Operands) -> Iterator[tuple[str, Array]]:
+def _iter_vanished(operands: RoundedOperands) -> Iterator[tuple[str, Array]]:
     """Yield the inputs with values that are 0 in half, and what is left of each."""
     for name, value in operands.inputs.items():
         if value.dtype.kind == "f" and name not in operands.constants:
@@ -244,7 +248,7 @@ def _may_cancel(node: onnx.NodeProto) -> bool:
     return operator_of(node).adds is Terms.SIGNED
 
 
-def _describe_inputs(operands: Operands, error: float, largest: float) -> Cause:
+def _describe_inputs(operands: RoundedOperands, error: float, largest: float) -> Cause:
     """Return how the error comes from the rounding of a node's inputs."""
     most = max(_largest(value) for value in operands.inputs.values() if value.dtype.kind == "f")
     if _may_cancel(operands.node) and largest <= _CANCELLED * most:
@@ -258,7 +262,9 @@ def _describe_inputs(operands: Operands, error: float, largest: float) -> Cause:
     return Cause(f"{text}, the result by {error / largest:.2g}", Beside.MAKERS)
 
 
-def _find_partial(bench: Bench, operands: Operands, error: float, largest: float) -> Cause | None:
+def _find_partial(
+    bench: Bench, operands: RoundedOperands, error: float, largest: float
+) -> Cause | None:
     """Return whether the terms inside of a sum cancel: they are rounded where they are largest."""
     if not _may_cancel(operands.node):
         return None
@@ -280,7 +286,7 @@ def _say_cancelled(most: float, largest: float) -> Cause:
     return Cause(text, Beside.MAKERS)
 
 
-def _describe_constant(operands: Operands, name: str) -> str:
+def _describe_constant(operands: RoundedOperands, name: str) -> str:
     before, after = operands.inputs[name], operands.inputs_half[name]
     largest = _largest(before)
     if before.size == 1:

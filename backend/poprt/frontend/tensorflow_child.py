@@ -22,11 +22,11 @@ _DEFAULT = "serving_default"
 """TensorFlow's own name for the signature that a server uses."""
 
 
-class RequestError(Exception):
+class ChildRequestError(Exception):
     """Error for a request that names something the model does not have."""
 
 
-class Names:
+class TensorNames:
     """Names of tensors on one side of a model.
 
     Each has a tensor name (`inputs:0`) and a name in the signature (`inputs`).
@@ -42,7 +42,9 @@ class Names:
         tensor = name if name in self._by_tensor else self._tensors.get(name)
         if tensor is None:
             listed = ", ".join(f"{own} ({tensor})" for tensor, own in self._by_tensor.items())
-            raise RequestError(f"{option} names {name!r}; the model's {self._kind}s are {listed}")
+            raise ChildRequestError(
+                f"{option} names {name!r}; the model's {self._kind}s are {listed}"
+            )
         return tensor
 
     def choose(self, given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -52,7 +54,7 @@ class Names:
         return {self.find(name, option): name for name in given}
 
 
-def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, Names]:
+def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, TensorNames, TensorNames]:
     """Return the selected signature, and the names of its inputs and outputs.
 
     Raises RequestError.
@@ -62,7 +64,7 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
     try:
         loaded = tensorflow.saved_model.load(path, tags=[tag])
     except (OSError, RuntimeError, ValueError) as error:
-        raise RequestError(f"{path} cannot be loaded with tag {tag!r}: {error}") from error
+        raise ChildRequestError(f"{path} cannot be loaded with tag {tag!r}: {error}") from error
     signatures = {
         name: signature_function
         for name, signature_function in loaded.signatures.items()
@@ -77,7 +79,7 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
     )
     if name not in signatures:
         listed = ", ".join(sorted(signatures)) or "none"
-        raise RequestError(
+        raise ChildRequestError(
             f"--signature_def is {signature!r}; the signatures of {path} are {listed}"
         )
     function = signatures[name]
@@ -88,10 +90,10 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
         tensor.name: own
         for tensor, own in zip(function.outputs, sorted(function.structured_outputs), strict=True)
     }
-    return name, Names("input", inputs), Names("output", outputs)
+    return name, TensorNames("input", inputs), TensorNames("output", outputs)
 
 
-def find_graph_names(path: str) -> tuple[Names, Names]:
+def find_graph_names(path: str) -> tuple[TensorNames, TensorNames]:
     """Return every tensor of a frozen graph by its own name, as inputs and as outputs.
 
     Raises RequestError.
@@ -104,11 +106,11 @@ def find_graph_names(path: str) -> tuple[Names, Names]:
         with tensorflow.Graph().as_default() as tf_graph:
             tensorflow.import_graph_def(graph, name="")
     except Exception as error:  # protobuf's and TensorFlow's errors share no base class
-        raise RequestError(f"{path} is no frozen graph of TensorFlow: {error}") from error
+        raise ChildRequestError(f"{path} is no frozen graph of TensorFlow: {error}") from error
     names = {
         tensor.name: tensor.name for node in tf_graph.get_operations() for tensor in node.outputs
     }
-    return Names("tensor", names), Names("tensor", names)
+    return TensorNames("tensor", names), TensorNames("tensor", names)
 
 
 def make_arguments(request: Mapping[str, Any]) -> list[str]:
@@ -153,7 +155,7 @@ def _write_shape(dims: Sequence[int] | None) -> str:
 def _refuse_separators(names: Iterable[str]) -> Iterable[str]:
     for name in names:
         if any(separator in name for separator in _SEPARATORS):
-            raise RequestError(
+            raise ChildRequestError(
                 f"the model's name {name!r} holds one of {_SEPARATORS!r}, which tf2onnx cannot take"
             )
         yield name
@@ -168,7 +170,7 @@ def main() -> int:
     request = json.loads(Path(REQUEST).read_text(encoding="utf-8"))
     try:
         sys.argv = ["tf2onnx", *make_arguments(request)]
-    except RequestError as error:
+    except ChildRequestError as error:
         Path(ERROR).write_text(" ".join(str(error).split()), encoding="utf-8")
         return 1
     runpy.run_module("tf2onnx.convert", run_name="__main__")

@@ -80,7 +80,7 @@ class Category:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class TileMemory:
     """Memory of the tiles of one IPU while the node runs at which it is fullest."""
 
     ipu: int
@@ -113,7 +113,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class VertexType:
+class TileVertex:
     """Vertices of one type; a node that runs several types in turn counts as a type of its own."""
 
     name: str
@@ -127,7 +127,7 @@ class VertexType:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TileProgram:
     """Part of the program: nodes that follow one another, or a node that has others inside it."""
 
     kind: str
@@ -138,7 +138,7 @@ class Program:
     """Last step, which belongs to the part."""
     num_bytes: int | None = None
     """Bytes transferred; None for computing."""
-    children: list[Program] = field(default_factory=list)
+    children: list[TileProgram] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the part with its children for a program that draws it."""
@@ -173,7 +173,7 @@ class Tiles:
         """Tensors on the chip, those that stay first."""
         return self._estimate.variables
 
-    def memory(self) -> list[Memory]:
+    def memory(self) -> list[TileMemory]:
         """Return the memory of the tiles of each IPU, at its peak."""
         result = self._estimate
         peaks: dict[int, int] = {}
@@ -182,7 +182,7 @@ class Tiles:
             if peak is None or operator.live_bytes > result.operators[peak].live_bytes:
                 peaks[operator.ipu] = step
         return [
-            Memory(
+            TileMemory(
                 ipu,
                 peaks.get(ipu),
                 cost.fullest_tile_bytes,
@@ -300,7 +300,7 @@ class Tiles:
         fullest = work.exchange * target.exchange_bytes_per_cycle
         return fullest, fullest * work.tiles
 
-    def vertex_types(self) -> list[VertexType]:
+    def vertex_types(self) -> list[TileVertex]:
         """Return the types of vertices, those with the most cycles first."""
         nodes, executions, cycles = Counter[str](), Counter[str](), Counter[str]()
         sizes: dict[str, int] = {}
@@ -312,21 +312,21 @@ class Tiles:
                 cycles[name] += work.compute
                 sizes[name] = work.code.vertex_bytes
         order = sorted(nodes, key=lambda name: (-cycles[name], name))
-        return [VertexType(n, nodes[n], executions[n], cycles[n], sizes[n]) for n in order]
+        return [TileVertex(n, nodes[n], executions[n], cycles[n], sizes[n]) for n in order]
 
-    def program(self) -> Program:
+    def program(self) -> TileProgram:
         """Return the tree of the program of one run."""
         result = self._estimate
         sent = result.host_bytes - result.host_input_bytes
-        return Program(
+        return TileProgram(
             "Sequence",
             "main",
             0 if result.operators else None,
             len(result.operators) - 1 if result.operators else None,
             children=[
-                Program("StreamCopy", "host to device", num_bytes=result.host_input_bytes),
+                TileProgram("StreamCopy", "host to device", num_bytes=result.host_input_bytes),
                 *_make_parts(result.operators, 0, len(result.operators), 0),
-                Program("StreamCopy", "device to host", num_bytes=sent),
+                TileProgram("StreamCopy", "device to host", num_bytes=sent),
             ],
         )
 
@@ -466,12 +466,12 @@ def _round(share: float | None) -> float | None:
 
 def _make_parts(
     operators: Sequence[OperatorCost], first: int, end: int, depth: int
-) -> list[Program]:
+) -> list[TileProgram]:
     """Return the parts of the steps from `first` to before `end`, which have at least `depth`."""
     # A node with others inside it comes directly before them:
     #     step   0  1  2  3  4  5      Execute 0 to 1, Loop 2 with Execute 3 to 4 inside, Execute 5
     #     depth  0  0  0  1  1  0
-    parts: list[Program] = []
+    parts: list[TileProgram] = []
     start = step = first
     while step < end:
         inner = step + 1
@@ -479,12 +479,12 @@ def _make_parts(
             inner += 1
         if inner > step + 1:
             if step > start:
-                parts.append(Program("Execute", "", start, step - 1))
+                parts.append(TileProgram("Execute", "", start, step - 1))
             node = operators[step]
             inside = _make_parts(operators, step + 1, inner, depth + 1)
-            parts.append(Program(node.op_type, node.name, step, inner - 1, children=inside))
+            parts.append(TileProgram(node.op_type, node.name, step, inner - 1, children=inside))
             start = inner
         step = inner
     if end > start:
-        parts.append(Program("Execute", "", start, end - 1))
+        parts.append(TileProgram("Execute", "", start, end - 1))
     return parts

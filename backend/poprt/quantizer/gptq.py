@@ -43,7 +43,7 @@ _MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WeightLayout:
     """Layout of a product's weight as one matrix [groups, outputs, channels].
 
     Its activation becomes rows of channels [groups, rows, channels].
@@ -55,7 +55,7 @@ class Layout:
     to_rows: Callable[[Array], Array]
 
     @staticmethod
-    def of(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout | None:
+    def of(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> WeightLayout | None:
         """Return the layout of a Conv, Gemm or MatMul whose operand `place` is a weight of that
         shape.
 
@@ -71,7 +71,7 @@ class Layout:
         return layout if layout.shape[-1] <= MAX_CHANNELS else None
 
 
-def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout:
+def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> WeightLayout:
     """Return the layout of a matrix.
 
     A right operand has its channels along the first axis, a left one along the last; Gemm may
@@ -94,7 +94,7 @@ def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layo
     def turn(values: Array) -> Array:
         return values.T if swaps else values
 
-    return Layout(
+    return WeightLayout(
         (1, outputs, channels),
         lambda values: turn(values)[None],
         lambda values: turn(values[0]),
@@ -102,7 +102,7 @@ def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layo
     )
 
 
-def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
+def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> WeightLayout:
     """Return the layout of a convolution.
 
     Channels are those of a group at all kernel positions.
@@ -132,7 +132,7 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
         rows: Array = moved[places]
         return rows.reshape(groups, len(positions), -1)
 
-    return Layout(
+    return WeightLayout(
         matrix, lambda values: values.reshape(matrix), lambda values: values.reshape(shape), to_rows
     )
 
@@ -149,13 +149,13 @@ def _thin(count: int) -> npt.NDArray[np.int64]:
 class Hessian:
     """Sum of the products of all pairs of channels over the activations that were added."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: WeightLayout) -> None:
         self._layout = layout
         groups, _, channels = layout.shape
         self.sums = np.zeros((groups, channels, channels), np.float32)
 
     @staticmethod
-    def size_bytes(layout: Layout) -> int:
+    def size_bytes(layout: WeightLayout) -> int:
         """Return the number of bytes of a Hessian."""
         groups, _, channels = layout.shape
         return 4 * groups * channels**2
@@ -182,7 +182,9 @@ class Adjusted:
     rounded_loss: float
 
 
-def adjust(weight: Array, layout: Layout, candidate: ScaledFormat, hessian: Hessian) -> Adjusted:
+def adjust(
+    weight: Array, layout: WeightLayout, candidate: ScaledFormat, hessian: Hessian
+) -> Adjusted:
     """Return the 8-bit weights of a format and scale whose answers are nearest to the original
     ones.
 

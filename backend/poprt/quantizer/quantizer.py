@@ -34,8 +34,8 @@ from poprt.comparing.reading import Data, iter_batches, read_samples
 from poprt.comparing.sides import FAILURES, Side
 from poprt.comparing.statistics import HalfCounts, Moments
 from poprt.passes import PassManager, get_pass
-from poprt.passes.precision.eight_bits import Fp8Params, Product, find_products
-from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
+from poprt.passes.precision.eight_bits import Fp8Params, NarrowProduct, find_products
+from poprt.quantizer.gptq import Adjusted, Hessian, WeightLayout, adjust
 from poprt.quantizer.search import CANDIDATES, LOSSES, Choice, ScaledFormat, Values, search
 from poprt.terminal import show_progress
 
@@ -184,7 +184,7 @@ def quantize(
 class _QuantizedLayer:
     """A product, and what was found for its operands."""
 
-    product: Product
+    product: NarrowProduct
     weight: Choice | None = None
     activation: Choice | None = None
     adjusted: Adjusted | None = None
@@ -405,8 +405,8 @@ class FP8Quantizer:
             yield f"kept in fp16, of largest loss: {', '.join(map(repr, kept))}"
 
 
-def _layout(product: Product) -> Layout | None:
-    return Layout.of(product.node, product.place, tuple(product.weight.dims))
+def _layout(product: NarrowProduct) -> WeightLayout | None:
+    return WeightLayout.of(product.node, product.place, tuple(product.weight.dims))
 
 
 def _pair(choice: Choice) -> tuple[str, int]:

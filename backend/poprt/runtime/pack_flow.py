@@ -28,7 +28,7 @@ from simipu import FORKS, WATCHDOG
 
 from popef._tools.arrays import Array
 from poprt.runtime.pack_algorithms import PackRunnerConfig
-from poprt.runtime.pack_layout import Group, PackLayout, Sample
+from poprt.runtime.pack_layout import Group, PackedSample, PackLayout
 
 MAX_GROUPS = 64
 """Maximum number of runs that wait for the device before new requests are blocked, too; it limits
@@ -141,7 +141,7 @@ class _PackScheduler:
 
     def add(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None
-    ) -> tuple[Sample, Promise]:
+    ) -> tuple[PackedSample, Promise]:
         """Add a request to the open run, or send that run and open another."""
         sample = self._layout.read(inputs, outputs)
         promise = Promise()
@@ -219,7 +219,7 @@ class _PackScheduler:
             if again or self._sent == MAX_GROUPS - 1:
                 self._lock.notify_all()
 
-    def _answer(self, sample: Sample, results: OutputMemory, promise: Promise) -> None:
+    def _answer(self, sample: PackedSample, results: OutputMemory, promise: Promise) -> None:
         try:
             self._layout.give(sample, results)
         except Exception as error:  # noqa: BLE001  fails one request, not the others of its run
@@ -228,7 +228,7 @@ class _PackScheduler:
             views = {name: array.view(TensorMemory) for name, array in sample.outputs.items()}
             promise.set_result(OutputMemory(views))
 
-    def _open_alone(self, sample: Sample, promise: Promise) -> _Run:
+    def _open_alone(self, sample: PackedSample, promise: Promise) -> _Run:
         run = self._begin()
         self._layout.put(run.group, sample)
         run.promises.append(promise)

@@ -30,7 +30,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False)
-class Sample:
+class PackedSample:
     """One request: its arrays of valid length by input, its result arrays, and its position."""
 
     inputs: dict[str, Array]
@@ -48,7 +48,7 @@ class Group:
     flat: dict[str, Array]
     """The arrays of dynamic inputs, with all rows concatenated."""
     places: list[FirstFit]
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[PackedSample] = field(default_factory=list)
 
 
 class PackLayout:
@@ -84,7 +84,7 @@ class PackLayout:
         self._missing: set[str] = set()
         self._check_mask()
 
-    def read(self, inputs: Arrays, outputs: Arrays | None) -> Sample:
+    def read(self, inputs: Arrays, outputs: Arrays | None) -> PackedSample:
         """Return the sample of a request, with new output arrays if `outputs` is None.
 
         Raises ModelRuntimeError, naming the tensor, for data that do not fit into a run.
@@ -114,7 +114,7 @@ class PackLayout:
                 for name in self._outputs
             }
         self._check_outputs(outputs, lengths[0])
-        return Sample(arrays, tuple(lengths), outputs)
+        return PackedSample(arrays, tuple(lengths), outputs)
 
     def open(self) -> Group:
         """Return an empty group for the samples of a run; its arrays are zeros."""
@@ -130,7 +130,7 @@ class PackLayout:
         ]
         return Group(arrays, flat, places)
 
-    def put(self, group: Group, sample: Sample) -> bool:
+    def put(self, group: Group, sample: PackedSample) -> bool:
         """Put a sample into a group if it fits; return whether it does."""
         if len(group.samples) >= self.most:
             return False
@@ -177,7 +177,7 @@ class PackLayout:
                 lengths = [sample.lengths[column] for sample in ordered]
                 info[: len(ordered), column] = places.lengths(starts, lengths)
 
-    def give(self, sample: Sample, results: Arrays) -> None:
+    def give(self, sample: PackedSample, results: Arrays) -> None:
         """Copy a sample's results to the arrays of its request."""
         # An output with a row for each sample gives row `number`. Another has the inputs' places,
         # with all rows concatenated, and gives those of the sample.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.comparing.causes import Bench, Operands, find_cause
+from poprt.comparing.causes import Bench, RoundedOperands, find_cause
 from poprt.comparing.sides import Side
 from sample_models import make_model
 
@@ -29,7 +29,7 @@ def explain(op_type, inputs, half, result_half, constants=()):
     side = Side(model, {}, None)
     ((result,),) = side.run([arrays])
     in_half = {**arrays, **{name: np.asarray(value, np.float32) for name, value in half.items()}}
-    operands = Operands(
+    operands = RoundedOperands(
         shown,
         arrays,
         in_half,

@@ -19,7 +19,7 @@ from poprt.comparing.statistics import ERRORS, HalfCounts, Moments
 from poprt.frontend import get_frontend
 from poprt.passes import layer_precision_compare
 from poprt.quantizer import FP8Quantizer, quantize
-from poprt.quantizer.gptq import Hessian, Layout, adjust
+from poprt.quantizer.gptq import Hessian, WeightLayout, adjust
 from poprt.quantizer.search import CANDIDATES, KLD_BINS, SCALES, ScaledFormat, Values, search
 from sample_models import make_model
 from simipu import CompileError
@@ -254,7 +254,7 @@ def test_adjusted_weights_answer_no_worse_than_the_nearest(op_type):
     weight = (random.standard_normal(shape) / 5).astype(np.float16)
     x = random.standard_normal(x_shape).astype(np.float32)
     x += random.standard_normal(x_shape[:1] + (1,) * (x.ndim - 1)).astype(np.float32)
-    layout = Layout.of(node, place, shape)
+    layout = WeightLayout.of(node, place, shape)
     assert layout is not None
     np.testing.assert_array_equal(layout.from_matrix(layout.to_matrix(weight)), weight)
     hessian = Hessian(layout)
@@ -280,7 +280,7 @@ def run(node, x, weight) -> np.ndarray:
 
 def test_a_channel_that_is_never_used_is_rounded():
     node, weight = helper.make_node("MatMul", ["x", "w"], ["y"]), np.full((4, 2), 0.3, np.float16)
-    layout = Layout.of(node, 1, weight.shape)
+    layout = WeightLayout.of(node, 1, weight.shape)
     hessian = Hessian(layout)
     hessian.add(np.zeros((5, 4), np.float32))
     adjusted = adjust(weight, layout, ScaledFormat(F143, 0), hessian)

@@ -111,7 +111,7 @@ _KINDS = {number: name.lower() for name, number in AttributeProto.AttributeType.
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OperatorForm:
     """Form of an operator: bounds of the numbers of inputs and outputs, and types of attributes.
 
     Types are the numbers of AttributeProto.
@@ -163,7 +163,7 @@ _I, _F, _IS, _S = (
     AttributeProto.STRING,
 )
 _NORM = {"epsilon": _F, "num_groups": _I, "stable_algo": _I}
-_PLAIN = Form((1, 1))
+_PLAIN = OperatorForm((1, 1))
 _MAPPED = {
     "fwd_grain_size": _I,
     "bwd_grain_size": _I,
@@ -175,49 +175,57 @@ _MAPPED = {
 _PACKED = {"max_valid_num": _I}
 """Attributes of packing operators. They also have `segment_max_size`, which is one number or
 several."""
-CHIP_FORMS: Mapping[str, Form] = {
-    "AttentionMask": Form((2, 2), attributes={"dataType": _S}),
-    "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
+CHIP_FORMS: Mapping[str, OperatorForm] = {
+    "AttentionMask": OperatorForm((2, 2), attributes={"dataType": _S}),
+    "CastToUint8WithoutShapeInfer": OperatorForm(
+        (2, 2), single=(0, 1), attributes={"fp8Format": _S}
+    ),
     "ErfV2": _PLAIN,
-    "FP8MatMulWithoutShapeInfer": Form(
+    "FP8MatMulWithoutShapeInfer": OperatorForm(
         (4, 4),
         single=(0, 1, 2, 3),
         attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S, "dataType": _S},
     ),
-    "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
-    "Gelu": Form((1, 1), attributes={"approximate": _S}),
-    "GroupNormalization": Form((3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))),
-    "HCSR": Form((1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))),
-    "Int4ToHalf": Form((2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I, "dataType": _S}),
-    "IsInfV2": Form((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
-    "KVCache": Form(
+    "FastNorm": OperatorForm((3, 3), single=(0, 1, 2), attributes=_NORM),
+    "Gelu": OperatorForm((1, 1), attributes={"approximate": _S}),
+    "GroupNormalization": OperatorForm(
+        (3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))
+    ),
+    "HCSR": OperatorForm(
+        (1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))
+    ),
+    "Int4ToHalf": OperatorForm(
+        (2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I, "dataType": _S}
+    ),
+    "IsInfV2": OperatorForm((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
+    "KVCache": OperatorForm(
         (2, 3),
         single=(0, 1),
         attributes={"max_len": _I, "step_len": _I, "sequence_axis": _I, "fp8": _I, "debug_str": _S},
         required=frozenset(("max_len",)),
     ),
-    "LeakyRelu": Form((1, 1), attributes={"alpha": _F}),
-    "MaskCompress": Form((2, 2), single=(0, 1), attributes={"axis": _I}),
-    "NormCE": Form((3, 3), single=(0, 1, 2), attributes={**_NORM, **_MAPPED}),
+    "LeakyRelu": OperatorForm((1, 1), attributes={"alpha": _F}),
+    "MaskCompress": OperatorForm((2, 2), single=(0, 1), attributes={"axis": _I}),
+    "NormCE": OperatorForm((3, 3), single=(0, 1, 2), attributes={**_NORM, **_MAPPED}),
     "NotZero": _PLAIN,
     "PrintTileMapping": _PLAIN,
     "Remap": _PLAIN,
-    "Repack": Form(
+    "Repack": OperatorForm(
         (2, 2),
         single=(0, 1),
         attributes={**_PACKED, "batch_size": _I, "sequence_length": _I},
         required=frozenset(("max_valid_num", "segment_max_size", "batch_size", "sequence_length")),
     ),
     "RoundV2": _PLAIN,
-    "SoftmaxV2": Form((1, 1), attributes={"axis": _I}),
-    "SoftmaxV3": Form((1, 1), attributes={"axis": _I, "stable_mode": _I}),
-    "Unpack": Form(
+    "SoftmaxV2": OperatorForm((1, 1), attributes={"axis": _I}),
+    "SoftmaxV3": OperatorForm((1, 1), attributes={"axis": _I, "stable_mode": _I}),
+    "Unpack": OperatorForm(
         (2, 2),
         single=(0, 1),
         attributes=_PACKED,
         required=frozenset(("max_valid_num", "segment_max_size")),
     ),
-    "WhereV2": Form((3, 3), single=(0, 1, 2)),
+    "WhereV2": OperatorForm((3, 3), single=(0, 1, 2)),
     IPU_COPY: _PLAIN,
 }
 """Forms of the operators of the chip's own compiler."""
@@ -228,7 +236,7 @@ class Forms:
 
     def __init__(self, opset: int) -> None:
         self._opset = opset
-        self._known: dict[tuple[str, str], Form | None] = {}
+        self._known: dict[tuple[str, str], OperatorForm | None] = {}
 
     def check(self, node: onnx.NodeProto) -> None:
         """Raise CompileError if a node does not have its operator's form.
@@ -244,7 +252,7 @@ class Forms:
             name = node.name or next(iter(node.output), "")
             raise CompileError(f"node {name!r} ({node.op_type}): {fault}; export the model again")
 
-    def _find(self, node: onnx.NodeProto) -> Form | None:
+    def _find(self, node: onnx.NodeProto) -> OperatorForm | None:
         if node.domain == CHIP_DOMAIN:
             return CHIP_FORMS.get(node.op_type)
         if node.domain not in STANDARD_DOMAINS or not defs.has(node.op_type):
@@ -263,10 +271,10 @@ class Forms:
             ) from None
 
 
-def _read(schema: defs.OpSchema) -> Form:
+def _read(schema: defs.OpSchema) -> OperatorForm:
     single = defs.OpSchema.FormalParameterOption.Single
     kinds = {name: str(entry.type).rpartition(".")[2] for name, entry in schema.attributes.items()}
-    return Form(
+    return OperatorForm(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         tuple(place for place, parameter in enumerate(schema.inputs) if parameter.option == single),

@@ -51,7 +51,7 @@ from poprt.passes.packing.token_flow import (
     Labels,
     MixedSamples,
     NodeFlow,
-    Sizes,
+    TokenSizes,
     follow,
 )
 from poprt.passes.pattern_helper import PatternMatcher
@@ -224,7 +224,7 @@ class _Packing:
     there."""
 
     args: PackArgs
-    sizes: Sizes
+    sizes: TokenSizes
     view: GraphView
     inferred: onnx.GraphProto
     names: NameScope
@@ -247,7 +247,7 @@ class _Packing:
         view = GraphView(names, model.graph, inferred)
         inputs = _find_inputs(model.graph, view, args)
         batch, tokens = next(iter(inputs.values()))[:_FLAT]
-        sizes = Sizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
+        sizes = TokenSizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
         if LENGTHS in iter_defined(model.graph):
             raise CompileError(
                 f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; "

@@ -3,7 +3,7 @@ through a graph, selects the packed tensors and rewrites the nodes.
 
 An axis is labelled SAMPLES (or a multiple of them, samples outermost), TOKENS, or BOTH if the two
 are one axis. Any other axis, and each axis of a tensor without samples, is PLAIN. Sizes are those
-of the original model; `Sizes` has the sizes after samples are unpacked.
+of the original model; `TokenSizes` has the sizes after samples are unpacked.
 
 The row rule of an operator says how an axis of independent rows flows through it. Here the rule
 runs once with samples as the rows, and once with tokens as the rows for each axis of tokens. If all
@@ -50,7 +50,7 @@ class MixedSamples(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TokenSizes:
     """Numbers of samples and tokens: in the packed inputs, and unpacked."""
 
     batch: int
@@ -100,7 +100,7 @@ class NodeFlow:
     node: onnx.NodeProto
     view: GraphView
     opset: int
-    sizes: Sizes
+    sizes: TokenSizes
     labels: Mapping[str, Labels]
     results: dict[str, Labels] = field(default_factory=dict)
     changed: dict[int, Array] = field(default_factory=dict)

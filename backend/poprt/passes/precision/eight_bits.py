@@ -222,7 +222,7 @@ scale."""
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class NarrowProduct:
     """Product with a weight in half: its node, the place of the weight among its inputs, and the
     weight. `is_outside` says that it is outside of all bodies, where its operands can be
     examined."""
@@ -238,21 +238,21 @@ class Product:
         return str(self.node.input[1 - self.place])
 
 
-def find_products(graph: onnx.GraphProto) -> list[Product]:
+def find_products(graph: onnx.GraphProto) -> list[NarrowProduct]:
     """Return the products that float_to_fp8 may convert, including those in bodies, in order."""
     return list(_iter_products(graph, ChainMap(), is_outside=True))
 
 
 def _iter_products(
     graph: onnx.GraphProto, around: _Scope, *, is_outside: bool
-) -> Iterator[Product]:
+) -> Iterator[NarrowProduct]:
     weights = _see(graph, around)
     for node in graph.node:
         for body in iter_bodies(node):
             yield from _iter_products(body, weights, is_outside=False)
         place = _weight_index(node, weights)
         if place is not None:
-            yield Product(node, place, weights[node.input[place]].tensor, is_outside)
+            yield NarrowProduct(node, place, weights[node.input[place]].tensor, is_outside)
 
 
 def _see(graph: onnx.GraphProto, around: _Scope) -> _Scope:
