@@ -50,7 +50,9 @@ def run_suite(patterns: Sequence[str], seconds: float) -> list[Result]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for precision, step in STEPS.items():
             chosen = load_cases()[::step]
-            cases = [case for case in chosen if any(fnmatch(case.name, each) for each in patterns)]
+            cases = [
+                case for case in chosen if any(fnmatch(case.name, pattern) for pattern in patterns)
+            ]
             with Worker(cases, precision, seconds) as worker:
                 for case, outcome in progress.track(
                     worker.run(), total=len(cases), description=f"cases in {precision}"
@@ -63,10 +65,12 @@ def count_outcomes(results: Sequence[Result]) -> list[list[str]]:
     """Return a row for each kind and precision, and one for all of a precision."""
     rows = []
     for precision in STEPS:
-        found = [result for result in results if result.precision == precision]
+        of_precision = [result for result in results if result.precision == precision]
         for kind in (*KINDS, "all"):
             counts = Counter(
-                each.outcome.status for each in found if kind in ("all", each.case.kind)
+                result.outcome.status
+                for result in of_precision
+                if kind in ("all", result.case.kind)
             )
             numbers = [counts.total(), *(counts[status] for status in Status)]
             rows.append([precision, kind, *map(str, numbers)])
@@ -76,10 +80,10 @@ def count_outcomes(results: Sequence[Result]) -> list[list[str]]:
 def list_differences(results: Iterable[Result]) -> list[list[str]]:
     """Return a row for each reason for which cases differ."""
     reasons: dict[str, dict[str, list[str]]] = {}
-    for each in results:
-        if each.outcome.status is Status.DIFFERS:
-            reason = find_reason(each.case.name, each.precision, each.outcome) or "not known"
-            reasons.setdefault(reason, {}).setdefault(each.case.name, []).append(each.precision)
+    for result in results:
+        if result.outcome.status is Status.DIFFERS:
+            reason = find_reason(result.case.name, result.precision, result.outcome) or "not known"
+            reasons.setdefault(reason, {}).setdefault(result.case.name, []).append(result.precision)
     return [
         [
             reason,
@@ -92,12 +96,12 @@ def list_differences(results: Iterable[Result]) -> list[list[str]]:
 
 def list_refusals(results: Iterable[Result]) -> list[list[str]]:
     """Return a row for each reason for which cases are refused in fp32, most frequent first."""
-    found: dict[str, Counter[str]] = {}
-    for each in results:
-        if each.outcome.status is Status.REFUSED and each.precision == "fp32":
-            operators = found.setdefault(classify_refusal(each.outcome.found), Counter())
-            operators[find_operator(each.case)] += 1
-    ordered = sorted(found.items(), key=lambda item: (-item[1].total(), item[0]))
+    messages: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.outcome.status is Status.REFUSED and result.precision == "fp32":
+            operators = messages.setdefault(classify_refusal(result.outcome.found), Counter())
+            operators[find_operator(result.case)] += 1
+    ordered = sorted(messages.items(), key=lambda item: (-item[1].total(), item[0]))
     return [
         [
             reason,
@@ -111,13 +115,13 @@ def list_refusals(results: Iterable[Result]) -> list[list[str]]:
 def count_operators(results: Iterable[Result]) -> list[list[str]]:
     """Return a row for each operator, or kind of models of several, with its outcomes in both
     precisions."""
-    found: dict[str, Counter[tuple[str, Status]]] = {}
-    for each in results:
-        outcomes = found.setdefault(find_operator(each.case), Counter())
-        outcomes[each.precision, each.outcome.status] += 1
+    statuses: dict[str, Counter[tuple[str, Status]]] = {}
+    for result in results:
+        outcomes = statuses.setdefault(find_operator(result.case), Counter())
+        outcomes[result.precision, result.outcome.status] += 1
     return [
         [name, *(_describe(counts, precision) for precision in STEPS)]
-        for name, counts in sorted(found.items())
+        for name, counts in sorted(statuses.items())
     ]
 
 
@@ -133,7 +137,7 @@ def make_sections(results: Sequence[Result]) -> dict[str, str]:
     """Return the tables of docs/conformance.md."""
     statuses = [status.value for status in Status]
     fixed = sum(
-        bool(each.outcome.fixed) and each.outcome.status is Status.PASSED for each in results
+        bool(result.outcome.fixed) and result.outcome.status is Status.PASSED for result in results
     )
     versions = f"Of onnx {onnx.__version__}, with ONNX Runtime {onnxruntime.__version__}. "
     return {
@@ -171,7 +175,7 @@ def main() -> int:
     for row in count_outcomes(results):
         table.add_row(*row)
     console.print(table)
-    wrong = find_unnamed((each.case.name, each.precision, each.outcome) for each in results)
+    wrong = find_unnamed((result.case.name, result.precision, result.outcome) for result in results)
     for line in wrong:
         console.print(line, markup=False)
     if options.docs:

@@ -31,8 +31,8 @@ DEVICES: Final = ("Hw", "IpuModel2", "Cpu")
 def find_all(checkout: Path) -> list[ListedFile]:
     """Return every file with tests, without those of popxl, which is another front end."""
     paths = sorted((checkout / TESTS).rglob("*.py"))
-    found = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
-    relative = [path.relative_to(checkout) for path in found]
+    files = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
+    relative = [path.relative_to(checkout) for path in files]
     return [ListedFile(str(path)) for path in relative if "popxl" not in path.parts]
 
 
@@ -56,10 +56,12 @@ def read_targets(folder: Path) -> dict[str, Target]:
     targets: dict[str, Target] = {}
     for name, rest in re.findall(r"add_popart_py_unit_test\(\s*([\w.]+)([^)]*)\)", text):
         words = re.findall(r"\w+", rest)
-        named = [device for device in DEVICES if device in words or f"{device.upper()}_" in rest]
-        known = targets.get(name, Target(DEVICES[-1], is_disabled=True))
-        device = min([*named[:1], known.device], key=DEVICES.index)
-        targets[name] = Target(device, known.is_disabled and "DISABLED" in words)
+        named_devices = [
+            device for device in DEVICES if device in words or f"{device.upper()}_" in rest
+        ]
+        target = targets.get(name, Target(DEVICES[-1], is_disabled=True))
+        device = min([*named_devices[:1], target.device], key=DEVICES.index)
+        targets[name] = Target(device, target.is_disabled and "DISABLED" in words)
     return targets
 
 

@@ -26,8 +26,8 @@ TESTS = Path("tests")
 def find_all(checkout: Path) -> list[ListedFile]:
     """Return every file with tests, without those of poptorch_geometric, another package."""
     paths = sorted((checkout / TESTS).glob("*.py"))
-    found = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
-    return [ListedFile(str(path.relative_to(checkout))) for path in found]
+    files = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
+    return [ListedFile(str(path.relative_to(checkout))) for path in files]
 
 
 SUITE = Suite(

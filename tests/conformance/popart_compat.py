@@ -71,12 +71,12 @@ def restore_mapping() -> None:
     """Restore onnx.mapping, which onnx 1.19 removed."""
     if hasattr(onnx, "mapping"):
         return
-    numbers = [each for each in onnx.TensorProto.DataType.values() if each]
-    to_numpy = {each: onnx.helper.tensor_dtype_to_np_dtype(each) for each in numbers}
+    numbers = [number for number in onnx.TensorProto.DataType.values() if number]
+    to_numpy = {number: onnx.helper.tensor_dtype_to_np_dtype(number) for number in numbers}
     module: Any = types.ModuleType("onnx.mapping")
     module.TENSOR_TYPE_TO_NP_TYPE = to_numpy
     # The standard's own types come first: later ones of the same numpy type do not replace them.
-    module.NP_TYPE_TO_TENSOR_TYPE = {to_numpy[each]: each for each in reversed(numbers)}
+    module.NP_TYPE_TO_TENSOR_TYPE = {to_numpy[number]: number for number in reversed(numbers)}
     sys.modules["onnx.mapping"] = module
     setattr(onnx, "mapping", module)  # noqa: B010  unknown to a type checker
 

@@ -92,12 +92,12 @@ class Result:
 
 def list_programs() -> list[str]:
     """Return the names of the programs that this environment can run."""
-    names = [f"transformers/{each}" for each in TRANSFORMERS] + [f"half/{each}" for each in HALF]
+    names = [f"transformers/{name}" for name in TRANSFORMERS] + [f"half/{name}" for name in HALF]
     if importlib.util.find_spec("optimum") is None:
         return names
-    names += [f"optimum/{each.__name__}" for each in read_registry()]
-    names += [f"generate/{each}" for each in GENERATE]
-    return names + [f"pipeline/{each}" for each in PIPELINES]
+    names += [f"optimum/{cls.__name__}" for cls in read_registry()]
+    names += [f"generate/{name}" for name in GENERATE]
+    return names + [f"pipeline/{name}" for name in PIPELINES]
 
 
 def read_registry() -> Mapping[Any, Any]:
@@ -139,14 +139,14 @@ def run_module(name: str, kind: str, what: str) -> Result:
     start = time.monotonic()
     executor.compile(**inputs)
     seconds = time.monotonic() - start
-    found = executor(**inputs)
-    return Result(name, compare(expected, found), seconds, executor.getLatency()[2])
+    outputs = executor(**inputs)
+    return Result(name, compare(expected, outputs), seconds, executor.getLatency()[2])
 
 
 def find_class(name: str, kind: str) -> Any:
     """Return a class of models; some of those of optimum-graphcore are its own."""
     if kind == "optimum":
-        return next(each for each in read_registry() if each.__name__ == name)
+        return next(cls for cls in read_registry() if cls.__name__ == name)
     return getattr(importlib.import_module("transformers"), name)
 
 
@@ -154,8 +154,8 @@ def make_ipu_config(cls: Any, num_ipus: int = 1) -> Any:
     """Return a configuration that divides a family's layers over IPUs."""
     layers = families.FAMILIES[cls.config_class.__name__].layers
     graphcore: Any = importlib.import_module("optimum.graphcore")
-    each = [layers // num_ipus] * num_ipus
-    return graphcore.IPUConfig(layers_per_ipu=each, ipus_per_replica=num_ipus)
+    layers_per_ipu = [layers // num_ipus] * num_ipus
+    return graphcore.IPUConfig(layers_per_ipu=layers_per_ipu, ipus_per_replica=num_ipus)
 
 
 def to_pipelined(model: Any, config: Any) -> Any:
@@ -175,10 +175,10 @@ def run_generation(name: str, what: str) -> Result:
     expected = model.generate(**inputs, do_sample=False, **words)
     pipelined = to_pipelined(model, make_ipu_config(cls, 2))
     pipelined.parallelize(for_generation=True, use_cache=True, batch_size=families.BATCH, **words)
-    found = pipelined.eval().generate(**inputs, do_sample=False, **words)
+    tokens = pipelined.eval().generate(**inputs, do_sample=False, **words)
     executors = (pipelined.poptorch_encoder, pipelined.poptorch_decoder)
-    seconds = sum(each.compilationTime().total_seconds() for each in executors)
-    rows = zip(expected.tolist(), found.tolist(), strict=True)
+    seconds = sum(executor_.compilationTime().total_seconds() for executor_ in executors)
+    rows = zip(expected.tolist(), tokens.tolist(), strict=True)
     wrong = sum(one != other for pair in rows for one, other in zip(*pair, strict=True))
     return Result(name, float(wrong), seconds, executors[1].getLatency()[2])
 
@@ -191,7 +191,7 @@ def run_pipeline(name: str, task: str) -> Result:
     model, tokenizer = families.make_model(cls), families.make_tokenizer()
     texts = ["w7 w8 [MASK] w9", "w10 [MASK]"]
     expected = transformers.pipeline(task, model=model, tokenizer=tokenizer)(texts)
-    made = pipelines.pipeline(
+    runner = pipelines.pipeline(
         task,
         model=model,
         ipu_config=make_ipu_config(cls),
@@ -200,10 +200,10 @@ def run_pipeline(name: str, task: str) -> Result:
         padding="max_length",
         max_length=families.LENGTH,
     )
-    found = made(texts)
-    executor = made.model
+    answers = runner(texts)
+    executor = runner.model
     seconds = executor.compilationTime().total_seconds()
-    return Result(name, compare(expected, found), seconds, executor.getLatency()[2])
+    return Result(name, compare(expected, answers), seconds, executor.getLatency()[2])
 
 
 def compare(expected: Any, found: Any) -> float:
@@ -232,8 +232,8 @@ def iter_numbers(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from iter_numbers(each)
+        for item in value:
+            yield from iter_numbers(item)
     elif not isinstance(value, str) and value is not None:
         yield torch.as_tensor(value).float()
 
@@ -272,14 +272,14 @@ def print_results(results: Iterable[Result]) -> None:
     """Print a row for each program."""
     headings = ("program", "largest difference", "compile s", "modelled us", "")
     table = make_table("PopTorch programs beside PyTorch", *headings)
-    for each in results:
+    for result in results:
         figures = (
-            f"{each.difference:.1e}",
-            f"{each.compile_seconds:.1f}",
-            f"{each.modelled_seconds * 1e6:.1f}",
+            f"{result.difference:.1e}",
+            f"{result.compile_seconds:.1f}",
+            f"{result.modelled_seconds * 1e6:.1f}",
         )
-        cause = "passed" if each.passed else each.error[:100] or "differs"
-        table.add_row(each.name, *(("", "", "") if each.error else figures), cause)
+        cause = "passed" if result.passed else result.error[:100] or "differs"
+        table.add_row(result.name, *(("", "", "") if result.error else figures), cause)
     make_console().print(table, markup=False)
 
 
@@ -310,7 +310,7 @@ def main() -> int:
                 with options.json.open("a") as file:
                     file.write(json.dumps(dataclasses.asdict(results[-1])) + "\n")
     print_results(results)
-    return int(not all(each.passed for each in results))
+    return int(not all(result.passed for result in results))
 
 
 if __name__ == "__main__":

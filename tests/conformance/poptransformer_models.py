@@ -195,10 +195,10 @@ def run_inside(folder: Path, overrides: list[str], seconds: float) -> Child:
 
 def read_output(result: Result, output: str) -> Result:
     """Return the result with the tokens and the modelled time that a script printed."""
-    found = re.search(r"'output': \{'0': '([^']*)'", output)
-    if found is None:
+    match = re.search(r"'output': \{'0': '([^']*)'", output)
+    if match is None:
         return replace(result, error="the script printed no tokens")
-    tokens = tuple(int(word[1:]) for word in found[1].split())
+    tokens = tuple(int(word[1:]) for word in match[1].split())
     clock = json.loads(output.splitlines()[-1])
     seconds = clock["cycles"] / clock["clock_hz"] / MAX_LENGTH
     return replace(result, tokens=tokens[len(PROMPT) :], seconds_per_token=seconds)
@@ -217,20 +217,21 @@ def print_results(results: list[Result]) -> None:
     console = make_console()
     headings = ("example", "configuration", "precision", "equal tokens", "modelled us/token")
     table = make_table("PopTransformer beside transformers in float", *headings)
-    for each in results:
-        equal = f"{each.equal} of {len(each.expected)}"
+    for result in results:
+        equal = f"{result.equal} of {len(result.expected)}"
         table.add_row(
-            each.example,
-            each.config,
-            each.precision,
-            "failed" if each.error else equal,
-            "" if each.error else f"{each.seconds_per_token * 1e6:.1f}",
+            result.example,
+            result.config,
+            result.precision,
+            "failed" if result.error else equal,
+            "" if result.error else f"{result.seconds_per_token * 1e6:.1f}",
         )
     console.print(table)
-    for each in results:
-        if each.error:
+    for result in results:
+        if result.error:
             console.print(
-                f"{each.example}, {each.config}, in {each.precision}: {each.error}", markup=False
+                f"{result.example}, {result.config}, in {result.precision}: {result.error}",
+                markup=False,
             )
 
 
@@ -263,8 +264,12 @@ def main() -> int:
         for precision in EXAMPLES[name].precisions
     ]
     print_results(results)
-    wrong = [each for each in results if each.precision == "fp32" and each.tokens != each.expected]
-    return int(bool(wrong) or any(each.error for each in results))
+    wrong = [
+        result
+        for result in results
+        if result.precision == "fp32" and result.tokens != result.expected
+    ]
+    return int(bool(wrong) or any(result.error for result in results))
 
 
 if __name__ == "__main__":

@@ -120,7 +120,10 @@ def run_compiled(path: Path, rows: Rows, precision: str) -> list[list[Any]]:
         file = Path(folder) / "executable.popef"
         Compiler.compile(converter.convert(model)).export(file)
         with ModelRunner(file) as runner:
-            types = {each.name: each.numpy_data_type() for each in runner.getExecuteInputs()}
+            types = {
+                description.name: description.numpy_data_type()
+                for description in runner.getExecuteInputs()
+            }
             fed = ({name: row[name].astype(types[name]) for name in types} for row in rows)
             results = [runner.execute(row) for row in fed]
     names = [output.name for output in model.graph.output]

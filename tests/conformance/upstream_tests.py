@@ -140,11 +140,13 @@ def find_files(
         raise SystemExit(
             f"{checkout}: not a checkout of {suite.repository}: it has no {suite.tests}"
         )
-    found = parse_list(listed.read_text()) if listed else suite.find_all(checkout)
-    if missing := [each.path for each in found if not (checkout / each.path).is_file()]:
+    listed_files = parse_list(listed.read_text()) if listed else suite.find_all(checkout)
+    if missing := [file.path for file in listed_files if not (checkout / file.path).is_file()]:
         raise SystemExit(f"{checkout} lacks {len(missing)} files of {listed}, first {missing[0]}")
-    named = [each for each in found if any(fnmatch(each.path, f"*{like}*") for like in patterns)]
-    return [each for each in named if suite.runs(checkout / each.path)]
+    chosen = [
+        file for file in listed_files if any(fnmatch(file.path, f"*{like}*") for like in patterns)
+    ]
+    return [file for file in chosen if suite.runs(checkout / file.path)]
 
 
 def parse_list(text: str) -> list[ListedFile]:
@@ -178,7 +180,7 @@ def run_pytest(run: Run, path: str, cases: Path, log: Path) -> None:
         os.dup2(output.fileno(), 2)
     suite, checkout = run.suite, run.checkout
     os.environ["COLUMNS"] = "200"
-    sys.path[:0] = [str(Path(__file__).parent), *(str(checkout / each) for each in suite.paths)]
+    sys.path[:0] = [str(Path(__file__).parent), *(str(checkout / folder) for folder in suite.paths)]
     words = ["-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "case_results"]
     words += ["-p", "no:cacheprovider", "--rootdir", str(checkout / "tests"), *suite.words]
     words += suite.make_words(checkout / path)
@@ -223,8 +225,8 @@ def run_files(files: Sequence[ListedFile], run: Run, jobs: int) -> list[FileResu
         Progress(console=Console(stderr=True), transient=True) as progress,
         ThreadPoolExecutor(jobs) as pool,
     ):
-        found = pool.map(lambda file: run_file(file, run), files)
-        return list(progress.track(found, total=len(files), description="files"))
+        results = pool.map(lambda file: run_file(file, run), files)
+        return list(progress.track(results, total=len(files), description="files"))
 
 
 def list_causes(results: Iterable[FileResult]) -> list[tuple[str, int, list[str]]]:
@@ -246,16 +248,16 @@ def list_causes(results: Iterable[FileResult]) -> list[tuple[str, int, list[str]
 
 def count_share(results: Sequence[FileResult]) -> float:
     """Return the percentage of inference cases that passed."""
-    cases = sum(each.inference for each in results)
-    return 100 * sum(each.passed for each in results) / cases if cases else 0.0
+    cases = sum(result.inference for result in results)
+    return 100 * sum(result.passed for result in results) / cases if cases else 0.0
 
 
 def print_tables(suite: Suite, results: Sequence[FileResult], console: Console) -> None:
     """Print a row for each file, the sums, and the causes of failures."""
     headings = ("file", "inference", "passed", "failed", "training", "skipped", "s")
     table = make_table(suite.title, *headings)
-    for each in results:
-        table.add_row(each.path.removeprefix(f"{suite.tests}/"), *map(str, _count(each)))
+    for result in results:
+        table.add_row(result.path.removeprefix(f"{suite.tests}/"), *map(str, _count(result)))
     table.add_section()
     sums = [sum(column) for column in zip(*map(_count, results), strict=True)]
     table.add_row("all", *map(str, sums))
@@ -280,15 +282,15 @@ def to_json(results: Sequence[FileResult]) -> dict[str, Any]:
     """Return the results for --json."""
     files = [
         {
-            "path": each.path,
-            "inference": each.inference,
-            "passed": each.passed,
-            "failed": [{"name": case.name, "error": case.error} for case in each.failures],
-            "training": each.training,
-            "skipped": each.skipped,
-            "seconds": round(each.seconds, 1),
+            "path": result.path,
+            "inference": result.inference,
+            "passed": result.passed,
+            "failed": [{"name": case.name, "error": case.error} for case in result.failures],
+            "training": result.training,
+            "skipped": result.skipped,
+            "seconds": round(result.seconds, 1),
         }
-        for each in results
+        for result in results
     ]
     return {"files": files, "percent_passed": round(count_share(results), 2)}
 

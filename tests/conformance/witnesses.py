@@ -97,8 +97,8 @@ def open_network(name: str, folder: Path) -> tuple[Executable, Arrays]:
 
 
 def _make_inputs(model: Model) -> Arrays:
-    made = make_inputs(model.inputs, model.batch, (0,))
-    return {name: value for name, value in made.items() if name not in model.settings}
+    feeds = make_inputs(model.inputs, model.batch, (0,))
+    return {name: value for name, value in feeds.items() if name not in model.settings}
 
 
 def compare(name: str, folder: Path) -> tuple[dict[str, Count], Count, float]:
@@ -112,19 +112,23 @@ def compare(name: str, folder: Path) -> tuple[dict[str, Count], Count, float]:
     main = executable.executable.program(MAIN_PROGRAM)
     model, numerics = read_graph(main), executable.executable.numerics
     weights = {
-        each.name: each.array() for each in executable.executable.constants
+        constant.name: constant.array() for constant in executable.executable.constants
     } | executable.weights
-    dtypes = {each.tensor: each.dtype for each in main.streams}
+    dtypes = {stream.tensor: stream.dtype for stream in main.streams}
     feeds = {name: value.astype(dtypes[name]) for name, value in inputs.items()}
-    outputs = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
+    outputs = [
+        stream.tensor for stream in main.streams if stream.direction is Direction.DEVICE_TO_HOST
+    ]
     kernels, nodes = (
         _run(model, weights, numerics, use, feeds, outputs)
         for use in (KernelUse.FUSED, KernelUse.NONE)
     )
     apart, largest = Count(), 0.0
-    for found, expected in zip(kernels, nodes, strict=True):
-        apart.add(found, expected)
-        largest = max(largest, float(np.abs(found.astype(np.float64) - expected).max(initial=0)))
+    for by_kernels, expected in zip(kernels, nodes, strict=True):
+        apart.add(by_kernels, expected)
+        largest = max(
+            largest, float(np.abs(by_kernels.astype(np.float64) - expected).max(initial=0))
+        )
     return _compare_nodes(model, weights, numerics, feeds), apart, largest
 
 
@@ -153,9 +157,9 @@ def _compare_nodes(
         if value.type.tensor_type.elem_type == TensorProto.FLOAT16
     }
     halves.update(t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT16)
-    made = [name for node in graph.node for name in node.output if name in halves]
-    (results,) = Side(model, dict(weights), numerics).run([dict(feeds)], made)
-    values = {**feeds, **dict(zip(made, results, strict=True))}
+    node_results = [name for node in graph.node for name in node.output if name in halves]
+    (results,) = Side(model, dict(weights), numerics).run([dict(feeds)], node_results)
+    values = {**feeds, **dict(zip(node_results, results, strict=True))}
     values |= {t.name: weights.get(t.name, _read(t)) for t in graph.initializer if t.name in halves}
     counts = {"products": Count(), "arithmetic": Count()}
     for node in graph.node:
@@ -163,8 +167,8 @@ def _compare_nodes(
             [*filter(None, node.input), node.output[0]]
         ):
             kind = "products" if node.op_type in PRODUCTS else "arithmetic"
-            found = values[node.output[0]].astype(np.float16)
-            counts[kind].add(found, _emulate(node, values, numerics, model))
+            by_kernels = values[node.output[0]].astype(np.float16)
+            counts[kind].add(by_kernels, _emulate(node, values, numerics, model))
     return counts
 
 
@@ -182,17 +186,19 @@ def _emulate(
     alone.CopyFrom(node)
     del alone.attribute[:]
     alone.attribute.extend(
-        each for each in node.attribute if not each.name.startswith("__")
+        attribute for attribute in node.attribute if not attribute.name.startswith("__")
     )  # its place
-    given = {name: values[name].astype(np.float16) for name in node.input if name}
+    feeds = {name: values[name].astype(np.float16) for name in node.input if name}
     infos = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in given.items()
+        helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in feeds.items()
     ]
     result = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT16, None)]
     graph = helper.make_graph([alone], "alone", infos, result)
-    whole = helper.make_model(graph, opset_imports=model.opset_import)
-    (found,) = emulation.run_graph(whole, given, numerics.half_partials, numerics.nan_on_overflow)
-    return found
+    alone_model = helper.make_model(graph, opset_imports=model.opset_import)
+    (emulated,) = emulation.run_graph(
+        alone_model, feeds, numerics.half_partials, numerics.nan_on_overflow
+    )
+    return emulated
 
 
 def parse_options() -> argparse.Namespace:

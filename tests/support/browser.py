@@ -36,13 +36,13 @@ class Browser:
             "args": [*_ARGUMENTS, f"--user-data-dir={profile}", "--window-size=1280,1000"],
             "perfLoggingPrefs": {"enableNetwork": True},
         }
-        wanted = {
+        capabilities = {
             "browserName": "chrome",
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }
-        made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self._session = f"/session/{made['sessionId']}"
+        session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
+        self._session = f"/session/{session['sessionId']}"
 
     def open(self, address: str) -> None:
         """Load a page."""
@@ -56,11 +56,11 @@ class Browser:
     def wait_for(self, script: str, *arguments: object) -> Any:
         """Wait until the function's result is true, and return it."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := self.run(script, *arguments)):
+        while not (result := self.run(script, *arguments)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"never true: {script}")
             time.sleep(0.05)
-        return found
+        return result
 
     def click_at(self, x: float, y: float) -> None:
         """Press and release the mouse's button at a place of the window, in pixels."""
@@ -174,8 +174,8 @@ def _find_port(told: str) -> str:
 
 def _wait_for(find: Callable[[], str]) -> str:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := find()):
+    while not (line := find()):
         if time.monotonic() > deadline:
             raise TimeoutError("chromedriver says no port")
         time.sleep(0.05)
-    return found
+    return line

@@ -24,17 +24,21 @@ def make_mlp() -> onnx.ModelProto:
     """Return a network of two hidden layers: half a million multiply-adds a row."""
     random, weights, nodes, last = np.random.default_rng(0), [], [], "x"
     sizes = (FEATURES, WIDTH, WIDTH, 1)
-    for layer, (taken, given) in enumerate(pairwise(sizes)):
-        weight = (random.standard_normal((taken, given)) / np.sqrt(taken)).astype(np.float32)
+    for layer, (num_inputs, num_outputs) in enumerate(pairwise(sizes)):
+        weight = (random.standard_normal((num_inputs, num_outputs)) / np.sqrt(num_inputs)).astype(
+            np.float32
+        )
         weights.append(numpy_helper.from_array(weight, f"w{layer}"))
         weights.append(
-            numpy_helper.from_array(random.standard_normal(given).astype(np.float32), f"b{layer}")
+            numpy_helper.from_array(
+                random.standard_normal(num_outputs).astype(np.float32), f"b{layer}"
+            )
         )
-        is_last = given == 1
-        made = "y" if is_last else f"s{layer}"
-        nodes.append(helper.make_node("Gemm", [last, f"w{layer}", f"b{layer}"], [made]))
+        is_last = num_outputs == 1
+        result = "y" if is_last else f"s{layer}"
+        nodes.append(helper.make_node("Gemm", [last, f"w{layer}", f"b{layer}"], [result]))
         if not is_last:
-            nodes.append(helper.make_node("Relu", [made], [f"h{layer}"]))
+            nodes.append(helper.make_node("Relu", [result], [f"h{layer}"]))
         last = f"h{layer}"
     x, y = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size])

@@ -111,8 +111,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
     lines = [line.split() for file in Path(notes).glob("seconds.*") for line in file.open()]
     model_seconds, cpu_seconds = (sum(float(line[place]) for line in lines) for place in (0, 1))
-    told = {"seconds": seconds, "model_seconds": model_seconds, "model_cpu_seconds": cpu_seconds}
-    print(json.dumps(told))
+    figures = {"seconds": seconds, "model_seconds": model_seconds, "model_cpu_seconds": cpu_seconds}
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ class IntsNode:
 
     def words(self) -> list[int]:
         bits = BITS[self.code]
-        whole = sum((value & ((1 << bits) - 1)) << i * bits for i, value in enumerate(self.values))
-        return [whole >> i & MASK for i in range(0, bits * len(self.values), 64)]
+        number = sum((value & ((1 << bits) - 1)) << i * bits for i, value in enumerate(self.values))
+        return [number >> i & MASK for i in range(0, bits * len(self.values), 64)]
 
     def children(self) -> Iterator[tuple[int, Node]]:
         return iter(())

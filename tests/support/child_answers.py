@@ -46,8 +46,8 @@ def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[
     assert ended.returncode == 0, (
         f"case {last} ended the child with {ended.returncode}: {ended.stderr}"
     )
-    found: dict[str, list[Answer]] = pickle.loads(result.read_bytes())
-    return found
+    answers: dict[str, list[Answer]] = pickle.loads(result.read_bytes())
+    return answers
 
 
 def _lower(model: onnx.ModelProto) -> tuple[bytes, dict[str, Array], list[str]]:
@@ -65,7 +65,7 @@ def _answer(run: Callable[[], Any]) -> Any:
 def main(source: Path, result: Path) -> None:
     """Compute all cases; the last line printed is of the run that ended the process."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
-    found = {}
+    answers = {}
     for name, ((model, weights, outputs), runs) in pickle.loads(source.read_bytes()).items():
         lowered, options = (
             Lowered(model, weights),
@@ -74,17 +74,17 @@ def main(source: Path, result: Path) -> None:
         print(name, flush=True)
         graph = _answer(partial(make_graph, lowered, options, "of a test"))
         if isinstance(graph, str):
-            found[name] = [graph]
+            answers[name] = [graph]
             continue
-        found[name] = []
+        answers[name] = []
         for feeds in runs:
             print(
                 name,
                 {key: value.reshape(-1)[:8].tolist() for key, value in feeds.items()},
                 flush=True,
             )
-            found[name].append(_answer(partial(graph.run, outputs, feeds)))
-    result.write_bytes(pickle.dumps(found))
+            answers[name].append(_answer(partial(graph.run, outputs, feeds)))
+    result.write_bytes(pickle.dumps(answers))
 
 
 if __name__ == "__main__":

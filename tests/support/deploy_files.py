@@ -86,12 +86,12 @@ def render(helm: Path, *options: str, chart: Path = CHART) -> list[Document]:
 
 def find_one(documents: Sequence[Document], kind: str, name: str = "") -> Document:
     """Return the only object of a kind, or the one with that name."""
-    (found,) = (
+    (match,) = (
         document
         for document in documents
         if document["kind"] == kind and name in ("", document["metadata"]["name"])
     )
-    return found
+    return match
 
 
 def iter_leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

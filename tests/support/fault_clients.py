@@ -77,10 +77,10 @@ class Client:
     ) -> Answer:
         """Send one request and wait for its outcome."""
         tensors = [self._tensor(name, array) for name, array in inputs.items()]
-        wanted = [self._module.InferRequestedOutput(name) for name in outputs] or None
+        requested = [self._module.InferRequestedOutput(name) for name in outputs] or None
         try:
             result = self._client.infer(
-                model, tensors, outputs=wanted, request_id=request_id, **self._limits
+                model, tensors, outputs=requested, request_id=request_id, **self._limits
             )
         except InferenceServerException as error:
             return read_error(error)

@@ -362,9 +362,9 @@ def odd_outputs(random: Random) -> HttpCase:
     outputs = random.choice(
         [[{}], [{"name": 1}], "z", 7, {}, [None], [[]], [{"name": None}], [{"name": "nothing"}]]
     )
-    wanted = Wanted.EITHER if outputs in ({}, 7, "z") else Wanted.REFUSED
+    expected = Wanted.EITHER if outputs in ({}, 7, "z") else Wanted.REFUSED
     return replace(
-        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=wanted
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=expected
     )
 
 
@@ -530,8 +530,8 @@ def unknown_path(random: Random) -> HttpCase:
     path = random.choice(
         ["/", "//", "/v3", "/v2/models", "/v2/models/", "/v2/../../etc/passwd", "/v2/x%00y"]
     )
-    wanted = Wanted.EITHER if method == "OPTIONS" else Wanted.REFUSED
-    return HttpCase(write_request(path, b"", {}, method), wanted)
+    expected = Wanted.EITHER if method == "OPTIONS" else Wanted.REFUSED
+    return HttpCase(write_request(path, b"", {}, method), expected)
 
 
 @kind

@@ -214,6 +214,6 @@ def _iter_inputs(config: dict[str, Any]) -> Iterator[httpclient.InferInput]:
     for tensor in config["input"]:
         shape = [*rows, *(int(size) for size in tensor["dims"])]
         datatype = tensor["data_type"].removeprefix("TYPE_")
-        found = httpclient.InferInput(tensor["name"], shape, datatype)
-        found.set_data_from_numpy(np.ones(shape, triton_to_np_dtype(datatype)))
-        yield found
+        infer_input = httpclient.InferInput(tensor["name"], shape, datatype)
+        infer_input.set_data_from_numpy(np.ones(shape, triton_to_np_dtype(datatype)))
+        yield infer_input

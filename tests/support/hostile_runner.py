@@ -73,7 +73,9 @@ class Report:
     def count(self, protocol: str) -> int:
         """Return the number of cases that went over one protocol, including the valid ones."""
         return sum(
-            counts.total() for (found, _), counts in self.outcomes.items() if found == protocol
+            counts.total()
+            for (asked_protocol, _), counts in self.outcomes.items()
+            if asked_protocol == protocol
         )
 
 
@@ -180,7 +182,7 @@ def judge_http(case: HttpCase, answer: http.client.HTTPResponse, body: bytes) ->
 def _read_outputs(body: bytes, length: str | None) -> dict[str, Array]:
     """Return the outputs of an answer, in JSON or after it."""
     place = len(body) if length is None else int(length)
-    found = {}
+    outputs = {}
     for output in json.loads(body[:place])["outputs"]:
         dtype = {"FP32": np.float32, "INT32": np.int32}[output["datatype"]]
         if "data" in output:
@@ -188,8 +190,8 @@ def _read_outputs(body: bytes, length: str | None) -> dict[str, Array]:
         else:
             size = output["parameters"]["binary_data_size"]
             array, place = np.frombuffer(body[place : place + size], dtype), place + size
-        found[output["name"]] = array.reshape(output["shape"])
-    return found
+        outputs[output["name"]] = array.reshape(output["shape"])
+    return outputs
 
 
 class GrpcClient:
@@ -257,8 +259,8 @@ def _read_message(answer: pb.ModelInferResponse) -> dict[str, Array]:
 
 
 def _judge(wanted: Wanted, is_answered: bool, text: str) -> None:
-    if found := next((words for words in DEFECTS if words in text), None):
-        raise WrongAnswerError(f"a defect ({found}): {text[:1000]!r}")
+    if defect := next((words for words in DEFECTS if words in text), None):
+        raise WrongAnswerError(f"a defect ({defect}): {text[:1000]!r}")
     if wanted is not Wanted.EITHER and is_answered != (wanted is Wanted.ANSWERED):
         raise WrongAnswerError(f"must be {wanted.value}, found {text[:500]!r}")
 
@@ -386,18 +388,18 @@ def _name_processes(server: TritonServer) -> dict[int, str]:
 
 def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
     """Return how processes, memory, files and shared memory have changed over so many requests."""
-    found = []
+    faults = []
     if before.resident.keys() != after.resident.keys():
-        found.append(f"the processes were {sorted(before.resident)}, are {sorted(after.resident)}")
+        faults.append(f"the processes were {sorted(before.resident)}, are {sorted(after.resident)}")
     if before.segments != after.segments:
-        found.append(f"the segments of /dev/shm were {before.segments}, are {after.segments}")
+        faults.append(f"the segments of /dev/shm were {before.segments}, are {after.segments}")
     for name in before.resident.keys() & after.resident.keys():
         grown = after.resident[name] - before.resident[name]
         if grown > SLACK_BYTES + LEAK_BYTES * requests:
-            found.append(f"{name} has grown by {grown} bytes in {requests} requests")
+            faults.append(f"{name} has grown by {grown} bytes in {requests} requests")
         if after.files[name] > before.files[name] + 2 * CLIENTS:
-            found.append(f"{name} had {before.files[name]} open files, has {after.files[name]}")
-    return found
+            faults.append(f"{name} had {before.files[name]} open files, has {after.files[name]}")
+    return faults
 
 
 @contextmanager

@@ -190,7 +190,9 @@ def odd_names(random: Random) -> Case:
 def unknown_versions(random: Random) -> Case:
     _, request = draft(random)
     if random.random() < 0.5:
-        request.model_spec.version.value = random.choice([each for each in NUMBERS if each != 1])
+        request.model_spec.version.value = random.choice(
+            [number for number in NUMBERS if number != 1]
+        )
     else:
         request.model_spec.version_label = random.choice(NAMES)
     method = random.choice([PREDICT, STATUS])
@@ -219,7 +221,7 @@ def other_types(random: Random) -> Case:
     model, request = draft(random)
     right = {"INT32": (3, 9), "FP32": (1,)}[model.datatype]
     request.inputs[model.input].dtype = random.choice(
-        [each for each in DTYPES if each not in right]
+        [dtype for dtype in DTYPES if dtype not in right]
     )
     return ask(request)
 
@@ -425,22 +427,22 @@ def describe_growth(usages: Sequence[Usage], requests: int) -> list[str]:
     The memory that an allocator keeps varies by megabytes. A leak grows between all of the usages,
     so the smallest growth counts.
     """
-    found = []
+    faults = []
     before, after = usages[0], usages[-1]
     if before.processes != after.processes:
-        found.append(f"the processes were {before.processes}, are {after.processes}")
+        faults.append(f"the processes were {before.processes}, are {after.processes}")
     growths = [later.resident - earlier.resident for earlier, later in pairwise(usages)]
     if min(growths) > BLOCK_SLACK_BYTES + LEAK_BYTES * requests:
-        found.append(f"they grew by {growths} bytes, each time in {requests} requests")
+        faults.append(f"they grew by {growths} bytes, each time in {requests} requests")
     for what, was, now in (
         ("open files", before.files, after.files),
         ("threads", before.threads, after.threads),
     ):
         if now > was + 4 * CLIENTS:
-            found.append(f"they had {was} {what}, have {now}")
-    return found
+            faults.append(f"they had {was} {what}, have {now}")
+    return faults
 
 
 def _family(process: int) -> list[int]:
     children = find_children(process)
-    return sorted([process, *(each for child in children for each in _family(child))])
+    return sorted([process, *(descendant for child in children for descendant in _family(child))])

@@ -44,17 +44,17 @@ def build_fuzzer(folder: Path, flags: tuple[str, ...] = SANITIZERS) -> Path:
     objects = build.compile_units(folder, build.find_sets(), flags)
     command = [*build.find_compiler(), *build.FLAGS, "-D_GNU_SOURCE", *flags]
     sources = [str(TESTS / name) for name in ("fuzz.c", "plain.c")]
-    made = folder / "fuzz"
-    build.run([*command, f"-I{build.SOURCES}", *sources, *objects, "-lm", "-o", str(made)])
-    return made
+    program = folder / "fuzz"
+    build.run([*command, f"-I{build.SOURCES}", *sources, *objects, "-lm", "-o", str(program)])
+    return program
 
 
 def build_library(folder: Path) -> Path:
     """Build the library as installed, except for the sanitizers."""
-    made = folder / "libsimipu.so"
+    library = folder / "libsimipu.so"
     objects = build.compile_units(folder, extra=SANITIZERS)
-    build.link(objects, made, SANITIZERS)
-    return made
+    build.link(objects, library, SANITIZERS)
+    return library
 
 
 def run_operators(library: Path) -> int:

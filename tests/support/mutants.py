@@ -93,7 +93,7 @@ def main() -> None:
         copy = Path(folder)
         _copy_checkout(copy)
         tests = [f"tests/{options.room}", *FURTHER_TESTS.get(options.room, ())]
-        tests = [each for each in tests if (copy / each).exists()]
+        tests = [path for path in tests if (copy / path).exists()]
         started = time.monotonic()
         reached = _find_tests(copy, options.room, tests)
         patience = max(options.seconds, SLOWEST * (time.monotonic() - started))
@@ -102,12 +102,12 @@ def main() -> None:
         for number, mutant in enumerate(chosen, 1):
             # Coverage does not see lines that only child processes run: any test may notice a
             # change.
-            found = reached.get((mutant.file, mutant.line), [])
-            seconds = patience if set(found) <= set(tests) else options.seconds
-            change, noticed = _try(copy, mutant, found or tests, seconds)
+            reaching_tests = reached.get((mutant.file, mutant.line), [])
+            seconds = patience if set(reaching_tests) <= set(tests) else options.seconds
+            change, noticed = _try(copy, mutant, reaching_tests or tests, seconds)
             survivors += not noticed
             place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
-            unseen = "" if found else ", which no test is seen to come through"
+            unseen = "" if reaching_tests else ", which no test is seen to come through"
             print(
                 f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{unseen}",
                 flush=True,
@@ -159,13 +159,13 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
         start_new_session=True,
     ) as tests:
         try:
-            told, _ = tests.communicate(timeout=seconds)
+            output, _ = tests.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as late:
             return str(late)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(tests.pid, signal.SIGKILL)
-    return told if tests.returncode else None
+    return output if tests.returncode else None
 
 
 def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Path, int], list[str]]:
@@ -175,7 +175,7 @@ def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Pat
         raise SystemExit(f"{failure}\nthe tests of {room} fail without a change: mend them first")
     data = coverage.CoverageData(str(folder / ".coverage"))
     data.read()
-    found: dict[tuple[Path, int], list[str]] = {}
+    tests_by_line: dict[tuple[Path, int], list[str]] = {}
     lines_of: dict[str, int] = {}
     for file in data.measured_files():
         for line, contexts in data.contexts_by_lineno(file).items():
@@ -183,12 +183,12 @@ def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Pat
             names = sorted({context.partition("|")[0] for context in contexts if context}) or list(
                 tests
             )
-            found[Path(file), line] = names
+            tests_by_line[Path(file), line] = names
             for name in names:
                 lines_of[name] = lines_of.get(name, 0) + 1
-    for names in found.values():
+    for names in tests_by_line.values():
         names.sort(key=lambda name: lines_of[name])
-    return found
+    return tests_by_line
 
 
 def _choose(folder: Path, count: int, seed: int) -> list[Mutant]:
@@ -212,10 +212,10 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
     nodes = list(ast_nodes(tree))
     for name in sorted(set(operator_names()) - PARAMETRISED):
         operator = get_operator(name)()
-        found = [
+        places = [
             (node, position) for node in nodes for position in operator.mutation_positions(node)
         ]
-        for occurrence, (node, (start, end)) in enumerate(found):
+        for occurrence, (node, (start, end)) in enumerate(places):
             # Replacing a signature's lone * is no Python, or changes only how arguments are passed.
             is_mark = node.parent is not None and node.parent.type in ("parameters", "lambdef")
             # cosmic-ray replaces plain names only; with queue.Empty or *ERRORS it raises an error.
@@ -230,9 +230,9 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
 def _idle_lines(text: str) -> list[tuple[Position, Position]]:
     """Return the places where a change has no effect that a test could detect."""
     tree = ast.parse(text)
-    found = [expression for node in ast.walk(tree) for expression in _iter_idle(node)]
+    expressions = [expression for node in ast.walk(tree) for expression in _iter_idle(node)]
     # Public aliases of types have names like classes, and no code computes with them.
-    found += [
+    expressions += [
         node.value
         for node in tree.body
         if isinstance(node, ast.Assign)
@@ -240,24 +240,27 @@ def _idle_lines(text: str) -> list[tuple[Position, Position]]:
         and _names_type(node.targets[0])
     ]
     return [
-        ((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset))
-        for each in found
-        if each.end_lineno is not None and each.end_col_offset is not None
+        (
+            (expression.lineno, expression.col_offset),
+            (expression.end_lineno, expression.end_col_offset),
+        )
+        for expression in expressions
+        if expression.end_lineno is not None and expression.end_col_offset is not None
     ]
 
 
 def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
-    for each in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-        if isinstance(each, ast.expr):
-            yield each
+    for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        if isinstance(annotation, ast.expr):
+            yield annotation
     if isinstance(node, ast.ClassDef):
         # No code assigns to frozen fields, and slots save memory: both are for readers and for
         # mypy.
         for keyword in (
-            each
+            argument
             for call in node.decorator_list
             if isinstance(call, ast.Call)
-            for each in call.keywords
+            for argument in call.keywords
         ):
             if keyword.arg in ("frozen", "slots"):
                 yield keyword.value
@@ -271,19 +274,21 @@ def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
         yield from _iter_waits(node)
         # An assertion: both are as long wherever it stands.
         yield from (
-            each.value for each in node.keywords if each.arg == "strict" and _is_zip(node.func)
+            argument.value
+            for argument in node.keywords
+            if argument.arg == "strict" and _is_zip(node.func)
         )
 
 
 def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
     """Yield literal seconds of a pause or of a limit: no test asserts a time."""
     pauses = call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "sleep" else []
-    for each in (
+    for argument in (
         *pauses,
         *(keyword.value for keyword in call.keywords if keyword.arg == "timeout"),
     ):
-        if isinstance(each, ast.Constant):
-            yield each
+        if isinstance(argument, ast.Constant):
+            yield argument
 
 
 def _is_zip(function: ast.expr) -> bool:

@@ -72,10 +72,10 @@ class NameServer:
         # class
         end = message.index(0, _HEADER_BYTES) + 1
         name, question = message[_HEADER_BYTES:end], message[_HEADER_BYTES : end + 4]
-        known = name.lower() == bytes([len(NAME)]) + NAME.encode() + b"\0"
-        wanted = struct.unpack("!H", message[end : end + 2])[0] == _TYPE_A
-        addresses = list(self.addresses) if known and wanted else []
-        flags = _NO_ERROR if known else _NO_SUCH_NAME
+        is_known = name.lower() == bytes([len(NAME)]) + NAME.encode() + b"\0"
+        asks_address = struct.unpack("!H", message[end : end + 2])[0] == _TYPE_A
+        addresses = list(self.addresses) if is_known and asks_address else []
+        flags = _NO_ERROR if is_known else _NO_SUCH_NAME
         answer = message[:2] + struct.pack("!5H", flags, 1, len(addresses), 0, 0) + question
         for address in addresses:
             answer += struct.pack("!HHHIH", 0xC000 | _HEADER_BYTES, _TYPE_A, _CLASS_IN, _SECONDS, 4)

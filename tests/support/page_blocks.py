@@ -73,9 +73,9 @@ class Block:
     def expected(self) -> list[str]:
         """Return the lines that the page says the block prints; "..." stands for anything."""
         lines = self.code.rstrip().split("\n")
-        found = [match["value"] for line in lines if (match := _PRINTED.match(line.strip()))]
+        values = [match["value"] for line in lines if (match := _PRINTED.match(line.strip()))]
         last = _PRINTED.match(lines[-1])
-        return [each for each in (*found, last and last["line"]) if each]
+        return [line for line in (*values, last and last["line"]) if line]
 
 
 def _run(
@@ -94,8 +94,8 @@ def _run(
 
 def move_ports(code: str, ports: Mapping[str, int]) -> str:
     """Return code whose ports of this machine are others."""
-    for port, used in ports.items():
-        code = re.sub(rf"(127\.0\.0\.1|localhost):{port}\b", rf"\g<1>:{used}", code)
+    for port, used_port in ports.items():
+        code = re.sub(rf"(127\.0\.0\.1|localhost):{port}\b", rf"\g<1>:{used_port}", code)
     return code
 
 
@@ -125,10 +125,10 @@ def iter_commands(page: Path, programs: set[str]) -> Iterator[list[str]]:
             lexer.whitespace_split = True
             words: list[str] = []
             try:
-                found = list(lexer)
+                tokens = list(lexer)
             except ValueError:  # a quote that continues on the next line: none of these commands
                 continue
-            for word in [*found, ";"]:
+            for word in [*tokens, ";"]:
                 if set(word) <= set("|&;<>()"):
                     if words and words[0] in programs:
                         yield words

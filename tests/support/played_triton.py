@@ -84,11 +84,11 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         tensors = [
             {"name": name, "datatype": kind, "shape": shape} for name, kind, shape in self.tensors
         ]
-        found = [each for each in self.versions if request.version in ("", str(each))]
-        if not found:
+        versions = [version for version in self.versions if request.version in ("", str(version))]
+        if not versions:
             raise Refused("NOT_FOUND", UNKNOWN)
         return service_pb2.ModelMetadataResponse(
-            name=request.name, versions=map(str, found), inputs=tensors, outputs=tensors
+            name=request.name, versions=map(str, versions), inputs=tensors, outputs=tensors
         )
 
     def answer_ModelConfig(self, request: Any) -> Any:
@@ -99,8 +99,8 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         return service_pb2.ModelInferResponse(
             model_version=request.model_version or str(max(self.versions)),
             outputs=[
-                {"name": each.name, "datatype": each.datatype, "shape": each.shape}
-                for each in request.inputs
+                {"name": output.name, "datatype": output.datatype, "shape": output.shape}
+                for output in request.inputs
             ],
             raw_output_contents=request.raw_input_contents,
         )

@@ -60,12 +60,14 @@ def ask_all(way: Way, count: int, at_once: int, path: str = PATH) -> list[Asked]
 
 def count_statuses(answers: Sequence[Asked]) -> Counter[str]:
     """Return the number of answers with each status; success is OK over HTTP too."""
-    return Counter("OK" if each.status == "200" else each.status for each in answers)
+    return Counter("OK" if answer.status == "200" else answer.status for answer in answers)
 
 
 def count_asked(servers: Sequence[EchoServer], way: Way) -> int:
     """Return the number of requests of a protocol that have reached the servers."""
-    return sum(len(each.asked) if way.protocol == "http" else each.num_calls for each in servers)
+    return sum(
+        len(server.asked) if way.protocol == "http" else server.num_calls for server in servers
+    )
 
 
 def _connect(way: Way) -> grpc.Channel:

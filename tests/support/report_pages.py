@@ -23,13 +23,15 @@ DRAWN = """return document.getElementById("method")
 
 def chain(names: list[str], width: int = 64) -> onnx.ModelProto:
     """Return a model of products one after another, each followed by a Tanh."""
-    held = {f"w{i}": np.full((width, width), 0.01 * (i + 1), np.float32) for i in range(len(names))}
+    weights = {
+        f"w{i}": np.full((width, width), 0.01 * (i + 1), np.float32) for i in range(len(names))
+    }
     nodes = []
     for i, name in enumerate(names):
         nodes.append(helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"m{i}"], name=name))
         nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i + 1}"], name=f"tanh_{i}"))
     shape = (TensorProto.FLOAT, ["n", width])
-    return make_model(nodes, {"t0": shape}, {f"t{len(names)}": shape}, held)
+    return make_model(nodes, {"t0": shape}, {f"t{len(names)}": shape}, weights)
 
 
 def make_tile_page(

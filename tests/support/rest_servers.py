@@ -96,8 +96,8 @@ class FakeModels:
         if spec.name not in self.versions:
             raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {spec.name}")
         is_chosen = spec.version is not None or spec.label is not None
-        found = [self._find(spec)] if is_chosen else self.versions[spec.name]
-        return [VersionStatus(each.version, State.AVAILABLE) for each in found]
+        servables = [self._find(spec)] if is_chosen else self.versions[spec.name]
+        return [VersionStatus(servable.version, State.AVAILABLE) for servable in servables]
 
     def _find(self, spec: ModelSpec) -> FakeServable:
         if spec.label is not None and spec.label not in self.labels:
@@ -183,8 +183,8 @@ class RestServer:
 
     def count(self, line: str) -> float:
         """Return the value of a series of the metrics, 0 if there is none."""
-        for found in self.counters.write_page().decode().splitlines():
-            name, _, value = found.rpartition(" ")
+        for series in self.counters.write_page().decode().splitlines():
+            name, _, value = series.rpartition(" ")
             if name == line:
                 return float(value)
         return 0

@@ -41,13 +41,13 @@ def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str
 
 def list_children(pid: int | str = "self", program: bytes = b"poplar_serving.child") -> list[int]:
     """Return the ids of a process's child processes that run a program, by default an engine."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text(encoding="ascii").split():
             with suppress(FileNotFoundError, ProcessLookupError):
                 if program in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
-    return found
+                    pids.append(int(child))
+    return pids
 
 
 def is_alive(pid: int) -> bool:

@@ -64,7 +64,7 @@ def write_model(
     if names is not None:
         model = _hollow(*names)
     inputs, outputs = (
-        _NAMES[framework] if names is None else [{n: n for n in each} for each in names]
+        _NAMES[framework] if names is None else [{n: n for n in side} for side in names]
     )
     kind = popef.DataType.F16 if half else popef.DataType.F32
     anchors = [
@@ -103,8 +103,8 @@ def write_model(
             info = popef.TensorInfo(
                 shape=array.shape, dataType=popef.numpyDTypeToPopefType(array.dtype)
             )
-            told = popef.TensorDataInfo(name=tensor.name, tensorInfo=info)
-            with writer.createTensorData(told) as data:
+            data_info = popef.TensorDataInfo(name=tensor.name, tensorInfo=info)
+            with writer.createTensorData(data_info) as data:
                 data.write(np.ascontiguousarray(array).data)
     if name_map is not None:
         (into / "name_map.json").write_text(json.dumps(name_map))
@@ -118,13 +118,15 @@ def _anchors(
     data_type: popef.DataType,
     batch: int,
 ) -> list[popef.Anchor]:
-    made = []
+    anchors = []
     for value in values:
         dims = [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]
         info = popef.TensorInfo(shape=dims, dataType=data_type)
         name = names[value.name]
-        made.append(popef.Anchor(name=name, handle=name, type=kind, tensorInfo=info, programs=[1]))
-    return made
+        anchors.append(
+            popef.Anchor(name=name, handle=name, type=kind, tensorInfo=info, programs=[1])
+        )
+    return anchors
 
 
 def _write_opaque(writer: popef.Writer, name: str, metadata: popef.Metadata, data: bytes) -> None:
@@ -139,8 +141,8 @@ def _hollow(
     fed, fetched = (
         [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
-            for name, dims in each.items()
+            for name, dims in side.items()
         ]
-        for each in (inputs, outputs)
+        for side in (inputs, outputs)
     )
     return helper.make_model(helper.make_graph([], "hollow", fed, fetched))

@@ -348,13 +348,13 @@ def fork_scripts(
         env=environment,
         check=True,
     )
-    return [Ended(**each) for each in json.loads(done.stdout)]
+    return [Ended(**fields) for fields in json.loads(done.stdout)]
 
 
 def find_faults(names: Iterable[str], ended: Iterable[Ended]) -> list[str]:
     """Return the name and fault of each script that did not end as it should."""
-    found = ((name, end.find_fault(SCRIPTS[name])) for name, end in zip(names, ended, strict=True))
-    return [f"{name}: {fault}" for name, fault in found if fault]
+    faults = ((name, end.find_fault(SCRIPTS[name])) for name, end in zip(names, ended, strict=True))
+    return [f"{name}: {fault}" for name, fault in faults if fault]
 
 
 def _read(file: IO[str]) -> str:

@@ -39,8 +39,8 @@ class Case:
         if self.source.model is not None:
             model = self.source.model
             sets = [
-                ([_array(x) for x in given], [_array(x) for x in made])
-                for given, made in self._sets()
+                ([_array(x) for x in inputs], [_array(x) for x in outputs])
+                for inputs, outputs in self._sets()
             ]
             return model, sets
         folder = Path(self.source.model_dir)
@@ -48,8 +48,8 @@ class Case:
         folders = sorted(folder.glob("test_data_set_*"))
         graph = model.graph
         return model, [
-            (_read(each, "input", graph.input), _read(each, "output", graph.output))
-            for each in folders
+            (_read(folder, "input", graph.input), _read(folder, "output", graph.output))
+            for folder in folders
         ]
 
     def _sets(self) -> Sequence[tuple[Sequence[Any], Sequence[Any]]]:
@@ -61,8 +61,8 @@ def load_cases() -> tuple[Case, ...]:
     """Return every case of `KINDS`, in the order of their names."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = [(kind, each) for kind in KINDS for each in load_model_tests(kind=kind)]
-    cases = [Case(each.name, kind, each.rtol, each.atol, each) for kind, each in found]
+        tests = [(kind, test) for kind in KINDS for test in load_model_tests(kind=kind)]
+    cases = [Case(test.name, kind, test.rtol, test.atol, test) for kind, test in tests]
     return tuple(sorted(cases, key=lambda case: (KINDS.index(case.kind), case.name)))
 
 
@@ -70,8 +70,8 @@ def find_operator(case: Case) -> str:
     """Return the operator that a case is about, or its kind for a model of several."""
     name = case.name
     if name.endswith(EXPANDED):
-        whole = {each.name: each for each in load_cases()}.get(name.removesuffix(EXPANDED))
-        return find_operator(whole) if whole is not None else case.kind
+        original = {case_.name: case_ for case_ in load_cases()}.get(name.removesuffix(EXPANDED))
+        return find_operator(original) if original is not None else case.kind
     model, _ = case.read()
     nodes = [node for node in model.graph.node if node.op_type != "Constant"]
     if case.kind != "node" or not nodes:

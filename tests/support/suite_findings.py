@@ -127,9 +127,9 @@ def classify_refusal(message: str) -> str:
     """Return the kind of reason for which a model was refused; the message itself where it is of no
     kind."""
     for pattern, reason in _REFUSALS:
-        found = re.search(pattern, message)
-        if found:
-            return reason.format(*found.groups())
+        match = re.search(pattern, message)
+        if match:
+            return reason.format(*match.groups())
     return " ".join(message.split())
 
 

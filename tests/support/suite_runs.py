@@ -76,15 +76,15 @@ def run_case(case: Case, precision: str) -> Outcome:
     fixed: dict[str, Array] = {}
     while True:
         try:
-            found, largest = _run(case, model, names, sets, fixed, precision)
-            status = Status.DIFFERS if found else Status.PASSED
-            return Outcome(status, found, tuple(fixed), largest)
+            difference, largest = _run(case, model, names, sets, fixed, precision)
+            status = Status.DIFFERS if difference else Status.PASSED
+            return Outcome(status, difference, tuple(fixed), largest)
         except CompileError as error:
-            given = dict(zip(names, sets[0][0], strict=False))
-            asked = _find_deciding(str(error), given, fixed)
-            if not asked or len(sets) != 1:
+            feeds = dict(zip(names, sets[0][0], strict=False))
+            deciding = _find_deciding(str(error), feeds, fixed)
+            if not deciding or len(sets) != 1:
                 return Outcome(Status.REFUSED, str(error), tuple(fixed))
-            fixed |= {name: np.asarray(given[name]) for name in sorted(asked)}
+            fixed |= {name: np.asarray(feeds[name]) for name in sorted(deciding)}
         except Exception as error:  # noqa: BLE001 - an outcome too
             return Outcome(Status.FAILED, f"{type(error).__name__}: {error}", tuple(fixed))
 
@@ -92,11 +92,13 @@ def run_case(case: Case, precision: str) -> Outcome:
 def _find_deciding(message: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> set[str]:
     """Return further inputs of whose values a message says that shapes depend on them: those that
     it names, or, where it names none, all of whole numbers, and then all."""
-    named = set(_QUOTED.findall(message.partition(_VALUES)[2])) & given.keys()
-    if named - fixed.keys() or _DEPENDS not in message:
-        return named - fixed.keys()
-    whole = {name for name, value in given.items() if np.asarray(value).dtype.kind in "biu"}
-    return whole - fixed.keys() or given.keys() - fixed.keys()
+    named_inputs = set(_QUOTED.findall(message.partition(_VALUES)[2])) & given.keys()
+    if named_inputs - fixed.keys() or _DEPENDS not in message:
+        return named_inputs - fixed.keys()
+    integer_inputs = {
+        name for name, value in given.items() if np.asarray(value).dtype.kind in "biu"
+    }
+    return integer_inputs - fixed.keys() or given.keys() - fixed.keys()
 
 
 def _run(
@@ -114,17 +116,20 @@ def _run(
     executable = Compiler.compile(converter.convert(model), None, CompilerOptions())
     config = ModelRunnerConfig(timeout_ns=1_000, num_threads=1)
     with ModelRunner(executable.getPopefModel(), config) as runner, np.errstate(all="ignore"):
-        taken = {each.name: each.numpy_data_type() for each in runner.getExecuteInputs()}
-        for given, expected in sets:
-            named = zip(names, given, strict=False)
+        dtypes = {
+            description.name: description.numpy_data_type()
+            for description in runner.getExecuteInputs()
+        }
+        for inputs, expected in sets:
+            named_inputs = zip(names, inputs, strict=False)
             feeds = {
-                name: np.asarray(value).astype(taken[name])
-                for name, value in named
-                if name in taken
+                name: np.asarray(value).astype(dtypes[name])
+                for name, value in named_inputs
+                if name in dtypes
             }
-            made = runner.execute(feeds)
+            outputs = runner.execute(feeds)
             for value, array in zip(model.graph.output, expected, strict=True):
-                result = np.asarray(made[value.name])
+                result = np.asarray(outputs[value.name])
                 if difference := compare(result, array, case, precision):
                     return f"{value.name}: {difference}", find_error(result, np.asarray(array))
     return "", 0.0
@@ -145,25 +150,25 @@ def compare(found: Array, expected: Any, case: Case, precision: str) -> str:
 
     A model in half is compared with half's tolerance, regardless of the suite's.
     """
-    wanted = np.asarray(expected)
-    if found.shape != wanted.shape:
-        return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
-    if wanted.dtype.kind in "OUS":
-        return "" if (found == wanted).all() else "other values"
+    reference = np.asarray(expected)
+    if found.shape != reference.shape:
+        return f"shape {list(found.shape)}, expected {list(reference.shape)}"
+    if reference.dtype.kind in "OUS":
+        return "" if (found == reference).all() else "other values"
     in_half = precision != "fp32" or found.dtype == np.float16
     rtol, atol = (_HALF, _HALF) if in_half else (case.rtol, case.atol)
-    if wanted.dtype.kind in "biu":
-        wrong = found.astype(object) != wanted.astype(object)
+    if reference.dtype.kind in "biu":
+        wrong = found.astype(object) != reference.astype(object)
     else:
-        left, right = found.astype(np.float64), wanted.astype(np.float64)
+        left, right = found.astype(np.float64), reference.astype(np.float64)
         wrong = ~np.isclose(left, right, rtol=rtol, atol=atol, equal_nan=True)
     if not wrong.any():
         return ""
     at = int(np.argmax(wrong))
-    example = f"{found.ravel()[at]} for {wanted.ravel()[at]}"
+    example = f"{found.ravel()[at]} for {reference.ravel()[at]}"
     return (
         f"{int(wrong.sum())} of {wrong.size} elements, e.g. {example} ({found.dtype} for "
-        f"{wanted.dtype})"
+        f"{reference.dtype})"
     )
 
 
@@ -210,14 +215,14 @@ class Worker:
             if self._connection.poll(self._max_seconds):
                 outcome: Outcome = self._connection.recv()
                 return outcome
-            found = f"it took longer than {self._max_seconds:g} s"
+            reason = f"it took longer than {self._max_seconds:g} s"
         except EOFError:
             self._process.join()
             code = self._process.exitcode or 0
-            found = f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
+            reason = f"the process ended with {signal.Signals(-code).name if code < 0 else code}"
         self._end()
         self._start()
-        return Outcome(Status.CRASHED, found)
+        return Outcome(Status.CRASHED, reason)
 
     def _start(self) -> None:
         self._connection, theirs = self._context.Pipe()

@@ -81,8 +81,8 @@ class Client:
         request = messages.GetModelStatusRequest(model_spec=make_spec(model, **choice))
         answer = self._ask(STATUS, request, PATIENCE_SECONDS)
         return [
-            (each.version, each.state, each.status.error_message)
-            for each in answer.model_version_status
+            (status.version, status.state, status.status.error_message)
+            for status in answer.model_version_status
         ]
 
     def _ask(self, method: str, request: Any, seconds: float) -> Any:
@@ -135,8 +135,8 @@ def make_request(
 
 def read_outputs(answer: messages.PredictResponse) -> dict[str, Array]:
     """Return the arrays of an answer by name."""
-    found = {}
+    outputs = {}
     for name, tensor in answer.outputs.items():
         dtype, shape = wire.read_dtype(name, tensor), wire.read_shape(name, tensor)
-        found[name] = np.array(wire.read_values(name, tensor, dtype, shape))
-    return found
+        outputs[name] = np.array(wire.read_values(name, tensor, dtype, shape))
+    return outputs

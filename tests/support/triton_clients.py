@@ -95,18 +95,18 @@ def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Return the Prometheus page: the labels and value of each series, by name."""
     with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         text = answer.read().decode()
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    series: dict[str, list[tuple[dict[str, str], float]]] = {}
     for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
-        found.setdefault(name, []).append(
+        series.setdefault(name, []).append(
             (dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value))
         )
-    return found
+    return series
 
 
 def read_metric(url: str, name: str, **labels: str) -> float:
     """Return the sum of the series of that name whose labels include these; 0 if there are none."""
     series = read_metrics(url).get(name, [])
-    return sum(value for found, value in series if labels.items() <= found.items())
+    return sum(value for series_labels, value in series if labels.items() <= series_labels.items())
 
 
 def _tensors(module: Any, inputs: dict[str, Array]) -> list[Any]:

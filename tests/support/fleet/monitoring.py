@@ -66,16 +66,16 @@ class Prometheus(Program):
     def query(self, expression: str) -> list[float]:
         """Return the current values of an expression's series, without those that are not
         numbers."""
-        found = self._ask("query", query=expression)["result"]
-        values = (float(series["value"][1]) for series in found)
+        samples = self._ask("query", query=expression)["result"]
+        values = (float(series["value"][1]) for series in samples)
         return [value for value in values if not math.isnan(value)]
 
     def find_firing(self) -> set[tuple[str, str]]:
         """Return the firing alerts, each with its instance, or "" if it has none."""
-        found = (
+        firing = (
             alert["labels"] for alert in self._ask("alerts")["alerts"] if alert["state"] == "firing"
         )
-        return {(labels["alertname"], labels.get("instance", "")) for labels in found}
+        return {(labels["alertname"], labels.get("instance", "")) for labels in firing}
 
     def count_up(self) -> int:
         """Return the number of targets that were scraped with success."""

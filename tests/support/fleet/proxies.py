@@ -145,8 +145,10 @@ class Envoy(Proxy):
     def count_up(self) -> int:
         """Return the number of servers that get requests of each protocol."""
         page = _read(self.admin_port, "/stats?filter=membership_healthy")
-        found = dict(re.findall(r"^cluster\.(\w+)\.membership_healthy: (\d+)$", page, re.MULTILINE))
-        return min(int(found.get(protocol, 0)) for protocol in ("http", "grpc"))
+        healthy = dict(
+            re.findall(r"^cluster\.(\w+)\.membership_healthy: (\d+)$", page, re.MULTILINE)
+        )
+        return min(int(healthy.get(protocol, 0)) for protocol in ("http", "grpc"))
 
 
 def set_admin_port(settings: Mapping[str, Any], port: int) -> None:
@@ -154,7 +156,9 @@ def set_admin_port(settings: Mapping[str, Any], port: int) -> None:
     reads."""
     settings["admin"]["address"]["socket_address"]["port_value"] = port
     (admin,) = (
-        each for each in settings["static_resources"]["clusters"] if each["name"] == "admin"
+        cluster
+        for cluster in settings["static_resources"]["clusters"]
+        if cluster["name"] == "admin"
     )
     admin["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"][
         "socket_address"

@@ -140,10 +140,10 @@ class Server(Program):
     def read_metric(self, name: str, **labels: str) -> float:
         """Return the sum of the supervisor's series of that name whose labels include these."""
         total = 0.0
-        for found, value in re.findall(
+        for series, value in re.findall(
             rf"^{name}(?:{{(.*)}})? (\S+)$", self.read_metrics(), re.MULTILINE
         ):
-            if labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found)).items():
+            if labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', series)).items():
                 total += float(value)
         return total
 
@@ -189,10 +189,10 @@ class Server(Program):
 
     def find_loaders(self) -> list[int]:
         """Return the ids of the living processes that load a model first."""
-        found = map(find_process, self.find_processes())
+        processes = map(find_process, self.find_processes())
         return [
             process.pid
-            for process in found
+            for process in processes
             if process and any(LOADER in word for word in process.command_line)
         ]
 
@@ -212,10 +212,10 @@ class Server(Program):
 
     def _find(self, program: str) -> list[Process]:
         """Return our living processes that run the program of that name."""
-        found = map(find_process, self.find_processes())
+        processes = map(find_process, self.find_processes())
         return [
             process
-            for process in found
+            for process in processes
             if process and Path(process.command_line[0]).name == program
         ]
 
@@ -230,8 +230,8 @@ class Watch:
     def find_change(self, status: int, since: float) -> float | None:
         """Return the seconds from `since` to the first time of the status; None if it did not
         come."""
-        for moment, found, _ in self.changes:
-            if moment >= since and found == status:
+        for moment, found_status, _ in self.changes:
+            if moment >= since and found_status == status:
                 return moment - since
         return None
 
@@ -239,7 +239,7 @@ class Watch:
 @contextmanager
 def watch(server: Server) -> Iterator[Watch]:
     """Poll /ready while the block lasts."""
-    found = Watch()
+    record = Watch()
     ended = threading.Event()
 
     def look() -> None:
@@ -247,13 +247,13 @@ def watch(server: Server) -> Iterator[Watch]:
         while not ended.wait(LOOK_SECONDS):
             status, text = server.ask_ready()
             if status != last:
-                found.changes.append((time.monotonic(), status, text))
+                record.changes.append((time.monotonic(), status, text))
                 last = status
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield found
+        yield record
     finally:
         ended.set()
         thread.join(2 * ASK_SECONDS)

@@ -145,7 +145,7 @@ class Soak:
         lines.append(f"{len(self.events)} events in {len(self.updated)} rounds")
         lines += [f"server1: {usage}" for usage in (self.updated[1], self.updated[-1])]
         lines += [f"server2: {usage}" for usage in (self.restarted[1], self.restarted[-1])]
-        most = {name: max(found[name] for found in self.remains) for name in self.remains[0]}
+        most = {name: max(remains[name] for remains in self.remains) for name in self.remains[0]}
         return "\n".join([*lines, f"after a stub's death and the reload at most more: {most}"])
 
 
@@ -359,7 +359,11 @@ def _list_events(
 
     first = 2 * len(soak.updated)
     faults = [START_FAULTS[(first + place) % len(START_FAULTS)] for place in range(2)]
-    isolated = model if model.is_isolated else next(each for each in MIXED if each.is_isolated)
+    isolated = (
+        model
+        if model.is_isolated
+        else next(candidate for candidate in MIXED if candidate.is_isolated)
+    )
     return [
         (f"update of {model.name}", partial(trouble.update, model), None),
         (f"failed load of {other.name}", partial(trouble.fail_load, other), None),
@@ -389,9 +393,9 @@ def _find_stubs(server: Server) -> Callable[[], list[int]]:
 def _stop(server: Server) -> list[str]:
     """Stop a server and return the faults found after that."""
     status = server.stop(STOP_SECONDS)
-    found = [f"{server.name} ended with status {status}"] if status else []
-    found += [f"{server.name}: process {pid} is left" for pid in server.find_processes()]
-    return found + [
+    faults = [f"{server.name} ended with status {status}"] if status else []
+    faults += [f"{server.name}: process {pid} is left" for pid in server.find_processes()]
+    return faults + [
         f"{path} is left" for path in (*server.find_segments(), *_find_temporary(server))
     ]
 
@@ -402,18 +406,18 @@ def _serves(server: Server, model: Model, versions: list[str]) -> bool:
 
 def _measure(server: Server) -> Usage:
     stubs = server.find_stubs()
-    held = {
+    usage = {
         "stubs": len(stubs),
         "stubs, MiB": sum(resident_bytes(stub.pid) for stub in stubs) >> 20,
     }
     for name, pid in (("supervisor", server.pid), ("Triton", server.find_triton().pid)):
-        held[f"{name}, MiB"] = resident_bytes(pid) >> 20
-        held[f"{name}, files"] = len(os.listdir(f"/proc/{pid}/fd"))
-        held[f"{name}, threads"] = len(os.listdir(f"/proc/{pid}/task"))
-    held["processes"] = len(server.find_processes())
-    held["segments"] = len(server.find_segments())
-    held["temporary folders"] = len(_find_temporary(server))
-    return held
+        usage[f"{name}, MiB"] = resident_bytes(pid) >> 20
+        usage[f"{name}, files"] = len(os.listdir(f"/proc/{pid}/fd"))
+        usage[f"{name}, threads"] = len(os.listdir(f"/proc/{pid}/task"))
+    usage["processes"] = len(server.find_processes())
+    usage["segments"] = len(server.find_segments())
+    usage["temporary folders"] = len(_find_temporary(server))
+    return usage
 
 
 def _find_temporary(server: Server) -> list[Path]:

@@ -25,10 +25,10 @@ class Tools:
 def find_tools() -> Tools:
     """Return the programs; raises FileNotFoundError that names the missing ones and says how to get
     them."""
-    found = {field.name: FOLDER / field.name for field in fields(Tools)}
-    missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
+    programs = {field.name: FOLDER / field.name for field in fields(Tools)}
+    missing = [name for name, path in programs.items() if not os.access(path, os.X_OK)]
     if missing:
         raise FileNotFoundError(
             f"{', '.join(missing)}: not in {FOLDER}; `make deploy-tools` gets them"
         )
-    return Tools(**found)
+    return Tools(**programs)
