@@ -158,8 +158,8 @@ def _check_equation(node: onnx.NodeProto) -> None:
 
 
 def _shorten(text: bytes) -> str:
-    told = text[:_MAX_TOLD].decode("utf-8", "replace")
-    return told + "..." * (len(text) > _MAX_TOLD)
+    shown = text[:_MAX_TOLD].decode("utf-8", "replace")
+    return shown + "..." * (len(text) > _MAX_TOLD)
 
 
 def check_tensors_only(model: onnx.ModelProto) -> None:
@@ -221,15 +221,15 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
     )
     most = 0
     for node in graph.node:
-        taken = [counts.get(name, 0) for name in node.input]
+        input_counts = [counts.get(name, 0) for name in node.input]
         count = 0
         if node.op_type == "Concat":
-            count = sum(taken)
+            count = sum(input_counts)
         elif reads_shape(node):
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
             shapes = [entry.t.dims for entry in node.attribute if len(entry.t.dims) <= 1]
-            count = max((*taken, *map(math.prod, shapes)), default=0)
+            count = max((*input_counts, *map(math.prod, shapes)), default=0)
         counts.update(dict.fromkeys(node.output, count))
         most = max(most, count)
         most = max((most, *(_count_shape_numbers(body, counts) for body in iter_any_bodies(node))))
@@ -239,7 +239,9 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
 def check_texts(graph: onnx.GraphProto) -> None:
     """Raise GraphError if a name of a node or tensor is not UTF-8: protobuf returns such a text as
     bytes, which the code that reads names does not expect."""
-    values = (each.name for part in (graph.input, graph.output, graph.initializer) for each in part)
+    values = (
+        value.name for part in (graph.input, graph.output, graph.initializer) for value in part
+    )
     for texts in ((*values,), *map(_texts, iter_nodes(graph))):
         for text in texts:
             if not isinstance(text, str):

@@ -42,9 +42,9 @@ def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> No
     """Set the nodes of the graph to `nodes`, in their order. They may include present nodes of the
     graph."""
     # Emptying the list invalidates its nodes, also those to keep, so copy them first.
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
 
 
 def forget_values(graph: onnx.GraphProto) -> None:
@@ -64,9 +64,9 @@ def replace_outputs(graph: onnx.GraphProto, outputs: Iterable[onnx.ValueInfoProt
 
 
 def _replace(field: Any, values: Iterable[onnx.ValueInfoProto]) -> None:
-    kept = list(values)
+    copies = list(values)
     del field[:]
-    field.extend(kept)
+    field.extend(copies)
 
 
 def list_outputs_once(graph: onnx.GraphProto) -> None:
@@ -80,9 +80,9 @@ def list_outputs_once(graph: onnx.GraphProto) -> None:
         replace_outputs(graph, reversed(once.values()))
     bodies = [body for node in iter_nodes(graph) for body in iter_bodies(node)]
     if any(len({value.name for value in body.output}) < len(body.output) for body in bodies):
-        taken = set(iter_defined(graph))
+        defined = set(iter_defined(graph))
         for body in bodies:
-            _repeat_outputs(body, taken)
+            _repeat_outputs(body, defined)
 
 
 def _repeat_outputs(body: onnx.GraphProto, taken: set[str]) -> None:
@@ -99,27 +99,27 @@ def _repeat_outputs(body: onnx.GraphProto, taken: set[str]) -> None:
 def keep_outputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
     """Keep only the outputs `names`, in that order; raises KeyError for a name that is no
     output."""
-    known = {value.name: value for value in graph.output}
-    replace_outputs(graph, [known[name] for name in names])
+    outputs = {value.name: value for value in graph.output}
+    replace_outputs(graph, [outputs[name] for name in names])
 
 
 def drop_unread_nodes(graph: onnx.GraphProto) -> None:
     """Drop the nodes of a sorted main graph that none of its outputs needs."""
-    needed = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
+    read = {value.name for value in graph.output}
+    read_nodes: list[onnx.NodeProto] = []
     for node in reversed(graph.node):
-        if not needed.isdisjoint(node.output):
-            kept.append(node)
-            needed.update(iter_reads(node))
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, reversed(kept))
+        if not read.isdisjoint(node.output):
+            read_nodes.append(node)
+            read.update(iter_reads(node))
+    if len(read_nodes) < len(graph.node):
+        replace_nodes(graph, reversed(read_nodes))
 
 
 def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:
     """Remove the opsets of other domains."""
-    kept = [entry for entry in model.opset_import if entry.domain in domains]
+    imports = [entry for entry in model.opset_import if entry.domain in domains]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(imports)
 
 
 def drop_opset(model: onnx.ModelProto, domain: str) -> None:
@@ -136,9 +136,9 @@ def spell_domains(model: onnx.ModelProto) -> None:
     owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
     for owner in owners:
         imports = [opset for opset in owner.opset_import if opset.domain in STANDARD_DOMAINS]
-        if not any(each.domain for each in imports):
+        if not any(entry.domain for entry in imports):
             continue
-        versions = sorted({each.version for each in imports})
+        versions = sorted({entry.version for entry in imports})
         if len(versions) > 1:
             raise GraphError(
                 f"expected one version of the operators of ai.onnx, found {versions[0]} and "
@@ -211,12 +211,12 @@ def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int | str]) -> None:
 
 def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
     """Set an attribute of a node, present or not."""
-    made = helper.make_attribute(name, value)
-    found = next((entry for entry in node.attribute if entry.name == name), None)
-    if found is None:
-        node.attribute.append(made)
+    new = helper.make_attribute(name, value)
+    old = next((entry for entry in node.attribute if entry.name == name), None)
+    if old is None:
+        node.attribute.append(new)
     else:
-        found.CopyFrom(made)
+        old.CopyFrom(new)
 
 
 def drop_attribute(node: onnx.NodeProto, name: str) -> None:
@@ -259,10 +259,10 @@ def drop_weight_inputs(model: onnx.ModelProto) -> bool:
     The IR version is raised to one that allows this; otherwise shape inference would ignore the
     initializers.
     """
-    kept = find_inputs(model.graph)
-    if len(kept) == len(model.graph.input):
+    inputs = find_inputs(model.graph)
+    if len(inputs) == len(model.graph.input):
         return False
-    replace_inputs(model.graph, kept)
+    replace_inputs(model.graph, inputs)
     model.ir_version = max(model.ir_version, _APART_IR_VERSION)
     return True
 
@@ -275,11 +275,11 @@ def without_weights(
     The weights themselves are not copied.
     """
     light = copy_without_weights(model)
-    known = {value.name for value in light.graph.input}
+    inputs = {value.name for value in light.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in names:
             light.graph.initializer.append(tensor)
-        elif as_inputs and tensor.name not in known:
+        elif as_inputs and tensor.name not in inputs:
             light.graph.input.append(
                 helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
@@ -307,12 +307,12 @@ def change_without_weights(
     The weights are neither copied nor passed to the functions that `change` calls. Weights that are
     no longer read are dropped.
     """
-    given = {value.name for value in model.graph.input}
+    inputs = {value.name for value in model.graph.input}
     changed = change(without_weights(model, names))
-    kept = [
-        value for value in changed.graph.input if value.name in given or value.name not in names
+    values = [
+        value for value in changed.graph.input if value.name in inputs or value.name not in names
     ]
-    replace_inputs(changed.graph, kept)
+    replace_inputs(changed.graph, values)
     drop_weights(model.graph, set(names) & used_names(changed.graph))
     _clear(model, "graph")
     _clear(model.graph, "initializer")

@@ -103,7 +103,11 @@ class GraphEditor(GraphView):
 
     def count_reads(self, name: str) -> int:
         """Return how often nodes and outputs read a tensor. A node may read it several times."""
-        reads = (each for node in self.readers.get(name, {}).values() for each in iter_reads(node))
+        reads = (
+            read_name
+            for node in self.readers.get(name, {}).values()
+            for read_name in iter_reads(node)
+        )
         return sum(read == name for read in reads) + (name in self.outputs)
 
     def private_maker(self, name: str) -> onnx.NodeProto | None:
@@ -186,27 +190,31 @@ class GraphEditor(GraphView):
         A graph's output keeps its name: in that case the node that makes `source` makes it under
         that name.
         """
-        made, maker = node.output[0], self.makers.get(source)
-        if {made, source} & self.names.doubled:
+        result, maker = node.output[0], self.makers.get(source)
+        if {result, source} & self.names.doubled:
             return False
-        if made in self.outputs and (
+        if result in self.outputs and (
             maker is None or source in self.outputs or source in self.constants
         ):
             return False
         self._remove(node)
-        self._unite(made, source)
+        self._unite(result, source)
         self._sweep(iter_reads(node))
         return True
 
     def merge(self, node: onnx.NodeProto, first: onnx.NodeProto) -> bool:
         """Remove `node` and let all readers of its results read those of `first`, an equal node
         before it. Return whether that is possible."""
-        pairs = [(made, kept) for made, kept in zip(node.output, first.output, strict=True) if made]
+        pairs = [
+            (result, first_result)
+            for result, first_result in zip(node.output, first.output, strict=True)
+            if result
+        ]
         if any({*pair} & self.names.doubled or {*pair} <= self.outputs for pair in pairs):
             return False
         self._remove(node)
-        for made, kept in pairs:
-            self._unite(made, kept)
+        for result, first_result in pairs:
+            self._unite(result, first_result)
         self._sweep(iter_reads(node))
         return True
 
@@ -299,9 +307,9 @@ def is_movable(tensor: TensorProto | None) -> bool:
 
 def join_weights(names: list[str], axis: int, made: Tape, view: GraphEditor) -> str:
     """Return the name of weights concatenated: one weight, or a Concat if some are no weights."""
-    held = {tensor.name: tensor for tensor in view.names.added}
+    added = {tensor.name: tensor for tensor in view.names.added}
     tensors = [
-        found for name in names if (found := view.tensor(name) or held.get(name)) is not None
+        weight for name in names if (weight := view.tensor(name) or added.get(name)) is not None
     ]
     if len(tensors) < len(names) or not all(map(is_movable, tensors)):
         return made.add("Concat", *names, axis=axis)

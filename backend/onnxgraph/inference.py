@@ -174,11 +174,11 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         remembered[key] = _infer_for_both(light)
         if len(remembered) > _MAX_REMEMBERED:
             del remembered[next(iter(remembered))]
-    fault, known = remembered[key]
+    fault, inferred = remembered[key]
     if strict and fault is not None:
         raise fault
     own = onnx.ModelProto()
-    own.CopyFrom(known)
+    own.CopyFrom(inferred)
     return own
 
 
@@ -226,9 +226,9 @@ def _lend_constants(
             read = dict.fromkeys(
                 name for inner in body.node for name in inner.input if name not in own
             )
-            found = [seen[name] for name in read if name in seen]
-            body.initializer.extend(found)
-            lent.append(len(found))
+            constants = [seen[name] for name in read if name in seen]
+            body.initializer.extend(constants)
+            lent.append(len(constants))
             _lend_constants(body, seen, lent)
 
 
@@ -244,10 +244,11 @@ def _take_constants_back(graph: onnx.GraphProto, lent: Iterator[int]) -> None:
 def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in iter_nodes(model.graph))
-    asked = sum(_find_function(node) is not None for node in model.graph.node)
-    for _ in range(min(2 * loops, _MAX_ROUNDS) + asked):  # into a Loop's body, and out of it
+    num_functions = sum(_find_function(node) is not None for node in model.graph.node)
+    # Each Loop takes two rounds: into its body, and out of it.
+    for _ in range(min(2 * loops, _MAX_ROUNDS) + num_functions):
         declared = _declare_loops(inferred.graph, ChainMap(), ChainMap())
-        if not (declared | (asked > 0 and _call_shape_functions(inferred))):
+        if not (declared | (num_functions > 0 and _call_shape_functions(inferred))):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
@@ -257,7 +258,7 @@ def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> N
     """Replace nodes by their stand-ins in place, in bodies too; append the replaced nodes to the
     list."""
     nodes: list[onnx.NodeProto] = []
-    found = False
+    has_stand_ins = False
     for node in graph.node:
         for body in iter_bodies(node):
             _put_stand_ins(body, stood_for)
@@ -265,15 +266,15 @@ def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> N
         if make is None:
             nodes.append(node)
             continue
-        found = True
+        has_stand_ins = True
         expanded = expand(node, make, Tape(f"{node.output[0]}/stand-in"))
-        for each in expanded:
-            each.doc_string = f"{_MARK}{len(stood_for)}"
+        for stand_in in expanded:
+            stand_in.doc_string = f"{_MARK}{len(stood_for)}"
         nodes += expanded
         own = onnx.NodeProto()
         own.CopyFrom(node)
         stood_for.append(own)
-    if found:
+    if has_stand_ins:
         replace_nodes(graph, nodes)
 
 
@@ -283,54 +284,54 @@ def _take_stand_ins_away(graph: onnx.GraphProto, stood_for: Sequence[onnx.NodePr
         return
     nodes: dict[int, onnx.NodeProto] = {}
     inner: set[str] = set()
-    found = False
+    has_stand_ins = False
     for i, node in enumerate(graph.node):
         for body in iter_bodies(node):
             _take_stand_ins_away(body, stood_for)
         _, mark, number = node.doc_string.partition(_MARK)
         if mark:
-            found = True
+            has_stand_ins = True
             own = stood_for[int(number)]
             inner |= set(node.output) - set(own.output)
             nodes.setdefault(-1 - int(number), own)
         else:
             nodes[i] = node
-    if found:
+    if has_stand_ins:
         replace_nodes(graph, nodes.values())
-        kept = [value for value in graph.value_info if value.name not in inner]
-        if len(kept) < len(graph.value_info):
+        outer_values = [value for value in graph.value_info if value.name not in inner]
+        if len(outer_values) < len(graph.value_info):
             del graph.value_info[:]
-            graph.value_info.extend(kept)
+            graph.value_info.extend(outer_values)
 
 
 def _call_shape_functions(model: onnx.ModelProto) -> bool:
     """Call users' functions to write, in place, the shapes of their nodes; return whether anything
     was written."""
-    written = False
+    is_changed = False
     for node in list(model.graph.node):
         function = _find_function(node)
         if function is None or _find_known(model.graph).keys() >= set(filter(None, node.output)):
             continue
-        told, is_known = function(model, node)
-        if is_known and told is not model:
-            model.CopyFrom(told)
-        written |= is_known
-    return written
+        completed, is_known = function(model, node)
+        if is_known and completed is not model:
+            model.CopyFrom(completed)
+        is_changed |= is_known
+    return is_changed
 
 
 def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     """Return the type of each tensor whose static shape is known."""
-    known = {
+    values = {
         info.name: info
         for info in (*graph.value_info, *graph.output, *graph.input)
         if _static_shape(info) is not None
     }
     for tensor in graph.initializer:
-        known.setdefault(
+        values.setdefault(
             tensor.name,
             onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims),
         )
-    return known
+    return values
 
 
 def collect_values(model: onnx.ModelProto) -> dict[str, TensorSize]:
@@ -391,15 +392,15 @@ def _declare_loops(
     This is done only if they are known and the body keeps them, in bodies too. Return whether
     anything was written.
     """
-    known = outer.new_child(_find_known(graph))
+    values = outer.new_child(_find_known(graph))
     seen = constants.new_child(dict(_iter_constants(graph)))
-    written = False
+    is_changed = False
     for node in graph.node:
-        if node.op_type == "Loop" and not known.keys() >= set(node.output):
-            written |= _declare_loop(graph, node, known, seen)
+        if node.op_type == "Loop" and not values.keys() >= set(node.output):
+            is_changed |= _declare_loop(graph, node, values, seen)
         for body in iter_bodies(node):
-            written |= _declare_loops(body, known, seen)
-    return written
+            is_changed |= _declare_loops(body, values, seen)
+    return is_changed
 
 
 def _declare_loop(
@@ -410,17 +411,17 @@ def _declare_loop(
 ) -> bool:
     """Write the shapes of one Loop; return whether anything was written."""
     body = node.attribute[0].g
-    written = False
-    for inner, given in zip(body.input[2:], node.input[2:], strict=True):
-        if given in known and _static_shape(inner) is None:
-            inner.type.CopyFrom(known[given].type)
-            written = True
+    is_changed = False
+    for inner, carried in zip(body.input[2:], node.input[2:], strict=True):
+        if carried in known and _static_shape(inner) is None:
+            inner.type.CopyFrom(known[carried].type)
+            is_changed = True
     states = len(body.input) - 2
     for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
         shape = _static_shape(inner)
         if shape is not None and shape == _static_shape(result) and name not in known:
             _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
-            written = True
+            is_changed = True
     for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
         shape, trips = _static_shape(result), count_trips(constants.get(node.input[0]))
         if shape is not None and trips is not None and trips <= MAX_TRIPS and name not in known:
@@ -428,8 +429,8 @@ def _declare_loop(
                 name, result.type.tensor_type.elem_type, (trips, *shape)
             )
             _declare(graph, stacked)
-            written = True
-    return written
+            is_changed = True
+    return is_changed
 
 
 def _iter_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
@@ -443,9 +444,9 @@ def _iter_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]
 
 
 def _declare(graph: onnx.GraphProto, info: onnx.ValueInfoProto) -> None:
-    for found in (*graph.value_info, *graph.output):
-        if found.name == info.name:
-            found.CopyFrom(info)
+    for declared in (*graph.value_info, *graph.output):
+        if declared.name == info.name:
+            declared.CopyFrom(info)
             return
     graph.value_info.append(info)
 

@@ -12,14 +12,14 @@ from onnxgraph.weights import has_data
 
 def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return initializers and constants of one element, by name."""
-    known = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
             values = (entry.t for entry in node.attribute if entry.name == "value")
-            known.update((node.output[0], value) for value in values)
+            constants.update((node.output[0], value) for value in values)
     return {
         name: tensor
-        for name, tensor in known.items()
+        for name, tensor in constants.items()
         if list(tensor.dims) in ([], [1]) and has_data(tensor)
     }
 

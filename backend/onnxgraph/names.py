@@ -112,9 +112,9 @@ class NameScope:
 
 def take_name(wanted: str, taken: set[str]) -> str:
     """Return an unused name, and add it to the taken ones. A taken one gets underscores."""
-    found = fresh_name(wanted, taken)
-    taken.add(found)
-    return found
+    name = fresh_name(wanted, taken)
+    taken.add(name)
+    return name
 
 
 def drop_unread(graph: onnx.GraphProto, names: NameScope, *, bodies: bool = True) -> None:

@@ -178,10 +178,10 @@ def describe_node(node: onnx.NodeProto) -> str:
 
 def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the names of all inputs, initializers and node outputs of a graph and its bodies."""
-    for each in iter_graphs(graph):
-        yield from (value.name for value in each.input)
-        yield from (tensor.name for tensor in each.initializer)
-        for node in each.node:
+    for part in iter_graphs(graph):
+        yield from (value.name for value in part.input)
+        yield from (tensor.name for tensor in part.initializer)
+        for node in part.node:
             yield from node.output
 
 
@@ -189,11 +189,11 @@ def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, including those that its bodies capture."""
     yield from filter(None, node.input)
     for body in iter_bodies(node):
-        made = find_own_names(body)
+        own = find_own_names(body)
         for inner in body.node:
-            yield from (name for name in iter_reads(inner) if name not in made)
-            made.update(inner.output)
-        yield from (value.name for value in body.output if value.name not in made)
+            yield from (name for name in iter_reads(inner) if name not in own)
+            own.update(inner.output)
+        yield from (value.name for value in body.output if value.name not in own)
 
 
 def reads_shape(node: onnx.NodeProto) -> bool:
@@ -208,11 +208,11 @@ def find_own_names(body: onnx.GraphProto) -> set[str]:
 
 def used_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names that nodes, graph outputs and bodies read."""
-    used: set[str] = set()
-    for each in iter_graphs(graph):
-        used.update(name for node in each.node for name in node.input)
-        used.update(value.name for value in each.output)
-    return used
+    names: set[str] = set()
+    for part in iter_graphs(graph):
+        names.update(name for node in part.node for name in node.input)
+        names.update(value.name for value in part.output)
+    return names
 
 
 def find_makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
@@ -261,7 +261,7 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
     """
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     waits = [[makers[name] for name in iter_reads(node) if name in makers] for node in graph.node]
-    if all(maker < i for i, needed in enumerate(waits) for maker in needed):
+    if all(maker < i for i, maker_places in enumerate(waits) for maker in maker_places):
         return None
     order: list[int] = []
     open_, done = set[int](), set[int]()
@@ -271,11 +271,11 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
             i = stack[-1]
             if i not in done and i not in open_:
                 open_.add(i)
-                stack += (needed for needed in reversed(waits[i]) if needed not in done)
+                stack += (maker for maker in reversed(waits[i]) if maker not in done)
                 continue
             stack.pop()
             if i not in done:
-                if any(needed not in done for needed in waits[i]):
+                if any(maker not in done for maker in waits[i]):
                     raise GraphError(
                         f"node {graph.node[i].name or graph.node[i].output[0]!r} depends on its "
                         "own result; expected a graph without cycles"

@@ -201,9 +201,9 @@ class Tape:
         """Append a constant and return it."""
         array = np.asarray(value, dtype)
         if self.names is None:
-            made = self.add("Constant", value=numpy_helper.from_array(array))
-            made.element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-            return made
+            name = self.add("Constant", value=numpy_helper.from_array(array))
+            name.element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+            return name
         return self.read(
             self._hold(array, self.names), helper.np_dtype_to_tensor_dtype(array.dtype)
         )
@@ -238,18 +238,18 @@ class Tape:
         Returns:
             A value for each output; an output without a name stays "".
         """
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
         dropped = {*without, *attributes}
-        del made.attribute[:]
-        made.attribute.extend(entry for entry in node.attribute if entry.name not in dropped)
-        made.attribute.extend(starmap(helper.make_attribute, attributes.items()))
+        del copy.attribute[:]
+        copy.attribute.extend(entry for entry in node.attribute if entry.name not in dropped)
+        copy.attribute.extend(starmap(helper.make_attribute, attributes.items()))
         if inputs is not None:
-            made.input[:] = inputs
+            copy.input[:] = inputs
         names = zip(self._new_names(len(node.output)), node.output, strict=True)
-        made.output[:] = [name if old else "" for name, old in names]
-        self.nodes.append(made)
-        return [Value(self, name) for name in made.output]
+        copy.output[:] = [name if old else "" for name, old in names]
+        self.nodes.append(copy)
+        return [Value(self, name) for name in copy.output]
 
     def chip(self, op_type: str, *inputs: Operand, **attributes: Any) -> Value:
         """Append an operator of the chip's own compiler and return its output."""

@@ -43,13 +43,13 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
         or node.domain not in STANDARD_DOMAINS
     ):
         return None
-    held = node.attribute[0]
-    if held.name == "value":
-        return held.t
-    if held.name not in NUMBER_ATTRIBUTES:
+    entry = node.attribute[0]
+    if entry.name == "value":
+        return entry.t
+    if entry.name not in NUMBER_ATTRIBUTES:
         return None
     return numpy_helper.from_array(
-        np.asarray(helper.get_attribute_value(held), NUMBER_ATTRIBUTES[held.name])
+        np.asarray(helper.get_attribute_value(entry), NUMBER_ATTRIBUTES[entry.name])
     )
 
 
@@ -97,13 +97,17 @@ def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
 def _constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     """Return the weights that are no inputs, which old formats allow, and the tensors of
     Constants."""
-    given = {value.name for value in graph.input}
-    found = {each.name: each for each in graph.initializer if each.name not in given}
+    inputs = {value.name for value in graph.input}
+    constants = {
+        initializer.name: initializer
+        for initializer in graph.initializer
+        if initializer.name not in inputs
+    }
     for node in graph.node:
         tensor = constant_of(node)
         if tensor is not None:
-            found[node.output[0]] = tensor
-    return found
+            constants[node.output[0]] = tensor
+    return constants
 
 
 class GraphView:
@@ -174,18 +178,22 @@ class GraphView:
 
     def numbers(self, name: str) -> list[int] | None:
         """Return the values of a constant of integers, else None."""
-        found = self.value(name)
+        value = self.value(name)
         return (
             None
-            if found is None or found.dtype.kind not in "iu"
-            else [int(n) for n in found.ravel()]
+            if value is None or value.dtype.kind not in "iu"
+            else [int(n) for n in value.ravel()]
         )
 
     def type(self, name: str) -> int:
         """Return the element type of a tensor; 0 if it is not known."""
-        tensor, found = self.tensor(name), self.find(name)
+        tensor, type_proto = self.tensor(name), self.find(name)
         return (
-            tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+            tensor.data_type
+            if tensor is not None
+            else type_proto.elem_type
+            if type_proto is not None
+            else 0
         )
 
     def is_float(self, name: str) -> bool:
@@ -199,37 +207,41 @@ class GraphView:
     def shape(self, name: str) -> Shape | None:
         """Return the static shape of a tensor; None if it is not known. A size of -1, as exporters
         write it, counts as unknown."""
-        tensor, found = self.tensor(name), self.find(name)
+        tensor, type_proto = self.tensor(name), self.find(name)
         if tensor is not None:
             return tuple(tensor.dims)
-        if found is None or not found.HasField("shape"):
+        if type_proto is None or not type_proto.HasField("shape"):
             return None
-        dims = found.shape.dim
+        dims = type_proto.shape.dim
         is_static = all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
         return tuple(d.dim_value for d in dims) if is_static else None
 
     def rank(self, name: str) -> int | None:
         """Return the number of a tensor's dimensions; None if it is not known."""
-        tensor, found = self.tensor(name), self.find(name)
+        tensor, type_proto = self.tensor(name), self.find(name)
         if tensor is not None:
             return len(tensor.dims)
-        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
+        return (
+            len(type_proto.shape.dim)
+            if type_proto is not None and type_proto.HasField("shape")
+            else None
+        )
 
     def axes(self, node: onnx.NodeProto, rank: int | None) -> list[int] | None:
         """Return the axes of a Squeeze or Unsqueeze, counted from the front of `rank`. Return None
         if they are not known or not given."""
         if self.opset >= AXES_ARE_INPUTS:
-            found = self.numbers(node.input[1]) if len(node.input) > 1 else None
+            axes = self.numbers(node.input[1]) if len(node.input) > 1 else None
         else:
-            found = attribute(node, "axes")
-        if found is None or (rank is None and min(found, default=0) < 0):
+            axes = attribute(node, "axes")
+        if axes is None or (rank is None and min(axes, default=0) < 0):
             return None
-        return [axis + (rank or 0) if axis < 0 else axis for axis in found]
+        return [axis + (rank or 0) if axis < 0 else axis for axis in axes]
 
     def start(self, node: onnx.NodeProto, what: str) -> Tape:
         """Return a tape for nodes that replace `node`; `what` makes their names distinct."""
-        wanted = next(filter(None, node.output), node.op_type)
-        return Tape(f"{wanted}/{what}", self.opset, self.names, is_alone=True)
+        result = next(filter(None, node.output), node.op_type)
+        return Tape(f"{result}/{what}", self.opset, self.names, is_alone=True)
 
 
 _MAX_ELEMENTS = 1 << 12
@@ -251,16 +263,16 @@ exporters count and compute shapes. The operators' entries stand in a room above
 def find_value(view: GraphView, name: str) -> Array | None:
     """Return the values of a small tensor; None if they are not known without the model's
     inputs."""
-    known: dict[str, Array] = {}
-    nodes = _find_nodes(view, name, known)
+    values: dict[str, Array] = {}
+    nodes = _find_nodes(view, name, values)
     if nodes is None:
         return None
     for node in nodes:
-        made = _compute(node, known, view)
-        if made is None or made.size > _MAX_ELEMENTS:
+        value = _compute(node, values, view)
+        if value is None or value.size > _MAX_ELEMENTS:
             return None
-        known[node.output[0]] = made
-    return known.get(name)
+        values[node.output[0]] = value
+    return values.get(name)
 
 
 def _find_nodes(view: GraphView, name: str, known: dict[str, Array]) -> list[onnx.NodeProto] | None:
@@ -270,22 +282,22 @@ def _find_nodes(view: GraphView, name: str, known: dict[str, Array]) -> list[onn
     waiting = [(name, False)]
     ordered: list[onnx.NodeProto] = []
     while waiting:
-        wanted, is_ready = waiting.pop()
+        needed_name, is_ready = waiting.pop()
         if is_ready:
-            ordered.append(nodes[wanted])
+            ordered.append(nodes[needed_name])
             continue
-        if wanted in nodes or wanted in known:
+        if needed_name in nodes or needed_name in known:
             continue
-        constant = view.value(wanted, _MAX_ELEMENTS)
+        constant = view.value(needed_name, _MAX_ELEMENTS)
         if constant is not None:
-            known[wanted] = constant
+            known[needed_name] = constant
             continue
-        node = view.maker(wanted)
+        node = view.maker(needed_name)
         if node is None or not _is_simple(node) or len(nodes) >= _MAX_NODES:
             return None
-        nodes[wanted] = node
-        waiting.append((wanted, True))
-        waiting.extend((each, False) for each in _iter_read(node, view))
+        nodes[needed_name] = node
+        waiting.append((needed_name, True))
+        waiting.extend((read_name, False) for read_name in _iter_read(node, view))
     return ordered
 
 
@@ -311,7 +323,7 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> 
         start, end = attribute(node, "start", 0), attribute(node, "end")
         return np.array(shape[start:end], np.int64)
     read = [known[name] for name in node.input if name]
-    if node.op_type != "Concat" and math.prod(each.size or 1 for each in read) > _MAX_BROADCAST:
+    if node.op_type != "Concat" and math.prod(value.size or 1 for value in read) > _MAX_BROADCAST:
         return None
     # Imported here: it takes 0.1 s, and few graphs have nodes that are computed here.
     from onnx.reference import ReferenceEvaluator
@@ -328,7 +340,7 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> 
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", view.names.source)])
         fed = {name: known[name] for name in node.input if name}
-        made: Any = ReferenceEvaluator(model).run([node.output[0]], fed)
+        results: Any = ReferenceEvaluator(model).run([node.output[0]], fed)
     except Exception:  # noqa: BLE001 - the value of an invalid node is unknown
         return None
-    return np.asarray(made[0])
+    return np.asarray(results[0])

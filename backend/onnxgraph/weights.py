@@ -95,12 +95,12 @@ def outline(tensor: TensorProto, file: Path, offset: int) -> None:
 
 
 def _make_outlined(tensor: TensorProto, location: str, offset: int) -> TensorProto:
-    made = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    made.data_location = TensorProto.EXTERNAL
-    told = {"location": location, "offset": str(offset), "stored": str(tensor.data_type)}
-    told |= {"shape": ",".join(map(str, tensor.dims)), "changes": "", "token": _TOKEN}
-    _write_down(made, told)
-    return made
+    outlined = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    outlined.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, "offset": str(offset), "stored": str(tensor.data_type)}
+    entries |= {"shape": ",".join(map(str, tensor.dims)), "changes": "", "token": _TOKEN}
+    _write_down(outlined, entries)
+    return outlined
 
 
 @contextmanager
@@ -138,8 +138,8 @@ def describe_place(tensor: TensorProto) -> tuple[str, ...]:
 
     Two tensors with equal results have equal values.
     """
-    told = _describe(tensor)
-    return tuple(told[key] for key in ("location", "offset", "stored", "shape", "changes"))
+    entries = _describe(tensor)
+    return tuple(entries[key] for key in ("location", "offset", "stored", "shape", "changes"))
 
 
 def is_lent(tensor: TensorProto) -> bool:
@@ -156,35 +156,35 @@ def read_array(tensor: TensorProto) -> Array:
     if not is_outlined(tensor):
         coded = tensor.data_type in _CODED_TYPES
         return _read_codes(tensor) if coded else numpy_helper.to_array(tensor)
-    told = _describe(tensor)
-    is_file = told["location"] not in _lenders
+    entries = _describe(tensor)
+    is_file = entries["location"] not in _lenders
     key: tuple[str | int, ...] = describe_place(tensor)
     if is_file:
-        key += _identify(told["location"])
-    made = _made.get(key)
-    if made is not None:
-        return made
-    stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
-    shape = tuple(map(int, filter(None, told["shape"].split(","))))
+        key += _identify(entries["location"])
+    array = _made.get(key)
+    if array is not None:
+        return array
+    stored = helper.tensor_dtype_to_np_dtype(int(entries["stored"]))
+    shape = tuple(map(int, filter(None, entries["shape"].split(","))))
     values: Array
     if is_file:
-        offset, size = int(told["offset"]), stored.itemsize * math.prod(shape)
-        values = _map(told["location"])[offset : offset + size].view(stored).reshape(shape)
+        offset, size = int(entries["offset"]), stored.itemsize * math.prod(shape)
+        values = _map(entries["location"])[offset : offset + size].view(stored).reshape(shape)
     else:
-        values = numpy_helper.to_array(_lenders[told["location"]])
-    for change in _listed(told):
+        values = numpy_helper.to_array(_lenders[entries["location"]])
+    for change in _listed(entries):
         name, *arguments = change.split(":")
         values = _CHANGES[name].make(values, *map(int, arguments))
     values = np.asarray(values)
-    if told["changes"]:
+    if entries["changes"]:
         values.flags.writeable = False
         _made[key] = values
     return values
 
 
 def _identify(location: str) -> tuple[int, ...]:
-    found = os.stat(location)
-    return found.st_dev, found.st_ino, found.st_size
+    status = os.stat(location)
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def _map(location: str) -> Array:
@@ -246,13 +246,13 @@ def change_values(
     the values are outlined. A tensor without data gets only type and shape.
     """
     if is_outlined(tensor):
-        told = _describe(tensor)
-        changes = _listed(told)
+        entries = _describe(tensor)
+        changes = _listed(entries)
         if changes and changes[-1] == _CHANGES[name].undoes:
             changes.pop()
         else:
             changes.append(":".join(map(str, (name, *arguments))))
-        _write_down(tensor, {**told, "changes": ";".join(changes)})
+        _write_down(tensor, {**entries, "changes": ";".join(changes)})
     elif has_data(tensor):
         hold(tensor, _CHANGES[name].make(numpy_helper.to_array(tensor), *arguments), data_type)
     tensor.data_type = data_type
@@ -321,8 +321,8 @@ def find_data(tensor: TensorProto, folder: Path, *others: Path) -> tuple[Path, i
     Raises FileNotFoundError if there is no such file. Raises GraphError if it is outside of the
     folders, is a device or a pipe, or does not hold data of the tensor's size.
     """
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    location, size = told.get("location", ""), count_bytes(tensor)
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, size = entries.get("location", ""), count_bytes(tensor)
     where = (
         f"external data of weight {escape(tensor.name, 100)!r}, location {escape(location, 100)!r}"
     )
@@ -330,7 +330,7 @@ def find_data(tensor: TensorProto, folder: Path, *others: Path) -> tuple[Path, i
     try:
         file = Path(folder, location).resolve()
         inside = bool(location) and any(
-            file.is_relative_to(each.resolve()) for each in (folder, *others)
+            file.is_relative_to(parent.resolve()) for parent in (folder, *others)
         )
         # Not `exists`, which from Python 3.14 on hides that a name is too long.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -354,9 +354,11 @@ def find_data(tensor: TensorProto, folder: Path, *others: Path) -> tuple[Path, i
         if substitute := recognize_substitute(opened.read(HEAD_BYTES)):
             raise GraphError(f"{where}: expected raw numbers, found {substitute}")
     try:
-        offset, length = int(told.get("offset", 0)), int(told.get("length", size))
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
     except ValueError:
-        raise GraphError(f"{where}: expected numbers for offset and length, found {told}") from None
+        raise GraphError(
+            f"{where}: expected numbers for offset and length, found {entries}"
+        ) from None
     if offset < 0 or length != size or offset + size > file.stat().st_size:
         raise GraphError(
             f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} "

@@ -117,9 +117,9 @@ def write_with_data(model: onnx.ModelProto, file: BinaryIO, data: BinaryIO, loca
             name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
         )
         stub.data_location = TensorProto.EXTERNAL
-        told = {"location": location, "offset": offset, "length": member.data_bytes}
+        entries = {"location": location, "offset": offset, "length": member.data_bytes}
         stub.external_data.extend(
-            onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in told.items()
+            onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in entries.items()
         )
         offset += member.data_bytes
     ModelWriter(light).write(file)

@@ -85,10 +85,10 @@ def measure(inferred: onnx.ModelProto) -> Demand:
     graph = inferred.graph
     sizes: dict[str, int] = {}
     dearest = (0, "")
-    given = {value.name for value in graph.input}
-    constants = {tensor.name for tensor in graph.initializer} - given
+    inputs = {value.name for value in graph.input}
+    constants = {tensor.name for tensor in graph.initializer} - inputs
     folded: int | None = 0
-    made: list[str] = []
+    results: list[str] = []
     for inner, is_main in _iter_graphs(graph):
         shapes, bytes_of = _find_shapes(inner)
         sizes.update(bytes_of)
@@ -98,10 +98,10 @@ def measure(inferred: onnx.ModelProto) -> Demand:
             is_constant = is_main and constants.issuperset(filter(None, node.input))
             if is_constant and not any(iter_bodies(node)):
                 constants.update(node.output)
-                made += node.output
+                results += node.output
                 folded = None if folded is None or count is None else folded + count
     largest = max(sizes, key=lambda name: sizes[name], default="")
-    largest_made = max(made, key=lambda name: sizes.get(name, 0), default="")
+    largest_made = max(results, key=lambda name: sizes.get(name, 0), default="")
     return Demand(
         sizes.get(largest, 0),
         largest,
@@ -118,16 +118,16 @@ def _find_trips(
 ) -> tuple[int, str]:
     """Return the most trips that a loop of a graph, which runs `around` times, certainly makes, and
     the loop's name. A branch of an If may never run, and a Scan may have no steps."""
-    known, most = {**outer, **known_constants(graph)}, (0, "")
+    constants, most = {**outer, **known_constants(graph)}, (0, "")
     for node in graph.node:
         if node.op_type == "Loop":
             body = attribute(node, "body")
             limit = node.input[0]
-            trips = count_trips(known.get(limit)) if limit else _ENDLESS
-            if trips and is_unconditional(body, known):
+            trips = count_trips(constants.get(limit)) if limit else _ENDLESS
+            if trips and is_unconditional(body, constants):
                 total = around * trips
                 most = max(
-                    most, (total, node.name or node.output[0]), _find_trips(body, known, total)
+                    most, (total, node.name or node.output[0]), _find_trips(body, constants, total)
                 )
     return most
 
@@ -139,9 +139,9 @@ def bound_bytes(inferred: onnx.ModelProto) -> int | None:
     if any(True for node in graph.node for _ in iter_any_bodies(node)):
         return None
     _, sizes = _find_shapes(graph)
-    made = [name for node in graph.node for name in node.output if name]
-    made += [value.name for value in graph.input]
-    return sum(sizes[name] for name in made) if sizes.keys() >= set(made) else None
+    names = [name for node in graph.node for name in node.output if name]
+    names += [value.name for value in graph.input]
+    return sum(sizes[name] for name in names) if sizes.keys() >= set(names) else None
 
 
 def _iter_graphs(
@@ -155,13 +155,13 @@ def _iter_graphs(
 
 def find_specs(graph: onnx.GraphProto) -> dict[str, Spec]:
     """Return the types and shapes of a graph's tensors whose shapes are known."""
-    found = {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
+    specs = {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         tensor = info.type.tensor_type
         if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
             shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-            found.setdefault(info.name, (tensor.elem_type, shape))
-    return found
+            specs.setdefault(info.name, (tensor.elem_type, shape))
+    return specs
 
 
 def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
@@ -169,8 +169,8 @@ def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], di
     shapes, sizes = {}, {}
     for name, (data_type, shape) in find_specs(graph).items():
         shapes[name] = shape
-        known = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
-        sizes[name] = count_shape(shape) * (element_bytes(data_type) if known else 8)
+        has_size = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
+        sizes[name] = count_shape(shape) * (element_bytes(data_type) if has_size else 8)
     return shapes, sizes
 
 
@@ -191,5 +191,5 @@ def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
     outputs = [shapes.get(name) for name in node.output if name]
     if None in inputs or None in outputs:
         return None
-    known = [[shape for shape in side if shape is not None] for side in (inputs, outputs)]
-    return operator_of(node).count(node, *known)
+    known_shapes = [[shape for shape in side if shape is not None] for side in (inputs, outputs)]
+    return operator_of(node).count(node, *known_shapes)

@@ -117,8 +117,8 @@ class Engine:
         weights = constants | self._variables
         numerics = self.executable.numerics if self._graph_options.exact else None
         timings = [
-            iteration_timing(each, self.device.target, self.replication_factor)
-            for each in program.branches or [program]
+            iteration_timing(branch, self.device.target, self.replication_factor)
+            for branch in program.branches or [program]
         ]
         graph = open_graph(program, weights, self._graph_options, numerics, isolated=self._isolated)
         self._mains[index] = _LoadedMain(program, graph, timings)
@@ -266,11 +266,11 @@ class Engine:
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         streams = [s for program in self.executable.programs for s in program.streams]
-        known = {stream.handle for stream in streams if stream.direction is direction}
-        if handle not in known:
+        handles = {stream.handle for stream in streams if stream.direction is direction}
+        if handle not in handles:
             raise RunError(
                 f"executable {self.executable.name!r} has no {direction.name.lower()} stream "
-                f"{handle!r}; it has {', '.join(sorted(known)) or 'none'}"
+                f"{handle!r}; it has {', '.join(sorted(handles)) or 'none'}"
             )
         return handle
 
@@ -411,16 +411,16 @@ class _LoadedMain:
         only one, 0."""
         if not self._program.branches:
             return {0}
-        asked = values[self._input_names.index(self._program.selector)]
-        return {self._program.find_branch(row) for row in asked.reshape(len(asked), -1)}
+        selected = values[self._input_names.index(self._program.selector)]
+        return {self._program.find_branch(row) for row in selected.reshape(len(selected), -1)}
 
     def find_timing(self, values: Sequence[Array]) -> Timing:
         """Return the timing of a device iteration of a run with these rows; if they select several
         branches, that of the slowest."""
         if len(self._timings) == 1:
             return self._timings[0]
-        asked = [self._timings[number] for number in self.find_branches(values)]
-        return max(asked, key=lambda timing: timing.interval)
+        timings = [self._timings[number] for number in self.find_branches(values)]
+        return max(timings, key=lambda timing: timing.interval)
 
     def compute(
         self,

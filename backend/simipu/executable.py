@@ -162,8 +162,8 @@ class SimulatedExecutable:
         for program in self.programs:
             if program.index == index:
                 return program
-        known = ", ".join(f"{p.index} ({p.name})" for p in self.programs) or "none"
-        raise LoadError(f"executable {self.name!r} has no program {index}; it has {known}")
+        listed = ", ".join(f"{p.index} ({p.name})" for p in self.programs) or "none"
+        raise LoadError(f"executable {self.name!r} has no program {index}; it has {listed}")
 
     def cycles(self, index: int) -> int:
         """Return the modelled cycles of one run of program `index`: the whole compiled batch,
@@ -429,14 +429,14 @@ class Device:
         The number may count one replica's chips or those of all `replication_factor` replicas:
         files have both.
         """
-        wanted, mine = executable.target, self.target
-        numbers = {wanted.num_ipus, wanted.num_ipus * replication_factor}
-        kinds = [(target.ipu_version, target.tiles_per_ipu) for target in (wanted, mine)]
+        required, mine = executable.target, self.target
+        numbers = {required.num_ipus, required.num_ipus * replication_factor}
+        kinds = [(target.ipu_version, target.tiles_per_ipu) for target in (required, mine)]
         if mine.num_ipus not in numbers or kinds[0] != kinds[1]:
             raise LoadError(
-                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device "
-                f"{self.id} is {_describe(mine)}; compile for this device or load it on a matching "
-                "one"
+                f"executable {executable.name!r} was compiled for {_describe(required)}, but "
+                f"device {self.id} is {_describe(mine)}; compile for this device or load it on a "
+                "matching one"
             )
 
 

@@ -73,28 +73,30 @@ def _fix(
     model = read_static(program)
     _hold(model.graph, fixed)
     shapes = {
-        each.tensor: each.shape for each in streams if each.direction is Direction.DEVICE_TO_HOST
+        other.tensor: other.shape
+        for other in streams
+        if other.direction is Direction.DEVICE_TO_HOST
     }
     for value in model.graph.output:
         set_shape(value, shapes[value.name])
-    asked = batch_axis is not None
+    is_fixed = batch_axis is not None
     if batch_axis is None and len({stream.shape[:1] for stream in streams}) == 1:
         batch_axis = 0
     if batch_axis is not None:
         streams = tuple(
-            replace(each, batch_axis=batch_axis) if len(each.shape) > batch_axis else each
-            for each in streams
+            replace(other, batch_axis=batch_axis) if len(other.shape) > batch_axis else other
+            for other in streams
         )
     axis = next((stream.batch_axis for stream in streams), 0)
-    graph, found, dependence = take_rows(model, streams, axis, weights)
-    if found != streams and not asked:
+    graph, shaped, dependence = take_rows(model, streams, axis, weights)
+    if shaped != streams and not is_fixed:
         # A reader of the file that does not read its graph would expect the rows at another place.
-        graph, found = model, streams
+        graph, shaped = model, streams
         dependence = f"its rows do not lie along axis {axis} of all tensors"
     return replace(
         program,
         graph=graph.SerializeToString(deterministic=True),
-        streams=found,
+        streams=shaped,
         row_independent=not dependence,
         row_dependence=dependence,
     )

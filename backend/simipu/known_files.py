@@ -108,19 +108,19 @@ class LoadedFiles:
     def digest(self, load: str = "") -> str:
         """Return a digest of the contents of the files and of a load's description. Raises OSError,
         also for a file that is not the one that was loaded."""
-        whole = hashlib.sha256(repr((_VERSIONS, load)).encode())
+        digest = hashlib.sha256(repr((_VERSIONS, load)).encode())
         for path, state in zip(self.paths, self.states, strict=True):
-            whole.update(_digest_file(path, state))
-        return whole.hexdigest()
+            digest.update(_digest_file(path, state))
+        return digest.hexdigest()
 
     def digest_places(self, load: str = "") -> str:
         """Return a digest of the paths and states of the files, and of a load's description. It
         identifies files whose contents were checked before. Only the machine's owner can choose
         paths and times."""
-        whole = hashlib.sha256(repr(("places", _VERSIONS, load)).encode())
+        digest = hashlib.sha256(repr(("places", _VERSIONS, load)).encode())
         for path, state in zip(self.paths, self.states, strict=True):
-            whole.update(repr((os.path.realpath(path), *(state or ()))).encode())
-        return whole.hexdigest()
+            digest.update(repr((os.path.realpath(path), *(state or ()))).encode())
+        return digest.hexdigest()
 
     @property
     def are_settled(self) -> bool:
@@ -160,8 +160,8 @@ class KnownFiles:
 
     def is_known(self, digest: str, limits: LoadLimits) -> bool:
         """Return whether files of this digest were loaded within limits as tight as `limits`."""
-        found = self._read(digest)
-        return found is not None and limits.covers(found)
+        entry = self._read(digest)
+        return entry is not None and limits.covers(entry)
 
     def have_loaded(self, files: LoadedFiles, load: FileLoad) -> bool:
         """Return whether these files, or others with the same contents, were loaded in the same way

@@ -27,10 +27,10 @@ def package_hash() -> str:
 
 def find_onnx_version() -> str:
     """Return the version of the package `onnx`, which is not imported: that takes 0.1 s."""
-    found = util.find_spec("onnx")
-    assert found is not None
-    assert found.origin is not None
-    for folder in Path(found.origin).parents[1].glob("onnx-*.dist-info"):
+    spec = util.find_spec("onnx")
+    assert spec is not None
+    assert spec.origin is not None
+    for folder in Path(spec.origin).parents[1].glob("onnx-*.dist-info"):
         return folder.name
     # Installed in an unusual way. Imported here: it takes 2 MiB.
     from importlib import metadata

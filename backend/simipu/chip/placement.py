@@ -60,13 +60,15 @@ def place_nodes(graph: onnx.GraphProto, places: Mapping[str, Place]) -> None:
     a place is where the first node is that reads it, as it was made for that one. A node that
     nothing reads stays with the node before it.
     """
-    found: dict[str, Place] = {}
+    reader_places: dict[str, Place] = {}
     for node in reversed(graph.node):
         own = [name for name in node.output if name]
-        place = next((side[name] for side in (places, found) for name in own if name in side), None)
+        place = next(
+            (side[name] for side in (places, reader_places) for name in own if name in side), None
+        )
         if place is None:
             continue
-        found.update(dict.fromkeys(iter_reads(node), place))
+        reader_places.update(dict.fromkeys(iter_reads(node), place))
         set_attribute(node, IPU_ATTRIBUTE, place[0])
         if place[1] is not None:
             set_attribute(node, STAGE_ATTRIBUTE, place[1])
@@ -79,8 +81,8 @@ def find_stages(graph: onnx.GraphProto) -> list[int]:
     if all(stage is None for stage in said):
         return []
     stage, stages = 0, []
-    for found in said:
-        stage = stage if found is None else int(found)
+    for said_stage in said:
+        stage = stage if said_stage is None else int(said_stage)
         stages.append(stage)
     return stages
 

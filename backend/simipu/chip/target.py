@@ -245,13 +245,13 @@ def find_target(name: str, num_ipus: int = 1) -> Target:
     if not 1 <= num_ipus <= MAX_IPUS:
         raise LoadError(f"IPU target {name!r}: expected 1 to {MAX_IPUS} IPUs, found {num_ipus}")
     try:
-        found = TARGETS[_ALIASES.get(name.lower(), name.lower())]
+        target = TARGETS[_ALIASES.get(name.lower(), name.lower())]
     except KeyError:
         raise LoadError(
             f"IPU target {name!r} is not known; known are {known_chips()}"
             f"{did_you_mean(name, (*TARGETS, *_ALIASES))}"
         ) from None
-    return replace(found, given_name=name, num_ipus=num_ipus)
+    return replace(target, given_name=name, num_ipus=num_ipus)
 
 
 def known_chips() -> str:

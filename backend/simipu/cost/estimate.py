@@ -380,11 +380,11 @@ def _find_streams(placed: PlacedGraph, values: Mapping[str, TensorSize]) -> Coun
     graph, places = placed.graph, dict(placed.input_ipus)
     for node, ipu in zip(graph.node, placed.ipus, strict=True):
         places.update(dict.fromkeys(node.output, ipu))
-    found = Counter[int]()
+    num_bytes = Counter[int]()
     for info in (*find_inputs(graph), *graph.output):
         if info.name in values:
-            found[places.get(info.name, 0)] += values[info.name].bytes
-    return found
+            num_bytes[places.get(info.name, 0)] += values[info.name].bytes
+    return num_bytes
 
 
 def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
@@ -393,9 +393,9 @@ def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
     outputs (PopART's OverlapInnerLoop), in pieces for the tiles that compute."""
     if not options.num_io_tiles:
         return 0
-    held = math.ceil(num_bytes / options.num_io_tiles)
+    tile_bytes = math.ceil(num_bytes / options.num_io_tiles)
     # Such a tile has no vertices: only messages for each piece, the host's exchange and a stack.
-    return held + NO_CODE.rearranging(held).exchange + HOST_EXCHANGE_BYTES + STACK_BYTES
+    return tile_bytes + NO_CODE.rearranging(tile_bytes).exchange + HOST_EXCHANGE_BYTES + STACK_BYTES
 
 
 def _find_peak(operator: OperatorCost, position: int, walk: Walk) -> Peak:

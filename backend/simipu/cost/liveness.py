@@ -119,10 +119,10 @@ class Liveness:
 
     def _make(self, i: int, node: onnx.NodeProto) -> None:
         for name in node.output:
-            taken = self._find_taken(i, node) if name == node.output[0] else None
-            if taken is not None:
+            operand = self._find_taken(i, node) if name == node.output[0] else None
+            if operand is not None:
                 # The bytes pass from operand to result: the total stays the same.
-                self._spans[taken] = (self._live.pop(taken), i - 1)
+                self._spans[operand] = (self._live.pop(operand), i - 1)
                 self._live[name] = i
             elif name:
                 self._begin(name, i)

@@ -40,8 +40,8 @@ def find_copied_weights(
     #
     # The periods that cover most nodes take their nodes first (`free`). Each call copies the
     # weights of its own nodes, which exist a second time while any of these nodes runs.
-    known = set(constants)
-    weights = [_take_weights(node, values, known) for node in nodes]
+    constant_names = set(constants)
+    weights = [_take_weights(node, values, constant_names) for node in nodes]
     kinds: dict[Any, int] = {}
     numbers = [kinds.setdefault(_describe(node, values), len(kinds)) for node in nodes]
     ids = np.array(numbers, dtype=np.int64)

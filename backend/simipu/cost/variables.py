@@ -89,10 +89,10 @@ def find_variables(
     placed: PlacedGraph, walk: Walk, operators: Sequence[OperatorCost]
 ) -> tuple[Variable, ...]:
     """Return the variables of all IPUs, those that stay first, after the walk over the graph."""
-    found: list[Variable] = []
+    variables: list[Variable] = []
     for ipu in range(walk.options.num_ipus):
-        found += _iter_permanent(placed, ipu, walk, len(operators))
-    return (*found, *(_iter_tensors(placed.graph, walk, operators) if operators else ()))
+        variables += _iter_permanent(placed, ipu, walk, len(operators))
+    return (*variables, *(_iter_tensors(placed.graph, walk, operators) if operators else ()))
 
 
 def _iter_permanent(
@@ -107,8 +107,8 @@ def _iter_permanent(
         if name in walk.stored and walk.stored[name].elements == value.size:
             spread, source = walk.stored[name], Source.PLAN
         if value.bytes:
-            asked = name in printed
-            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source, asked)
+            is_printed = name in printed
+            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source, is_printed)
     others = TensorSize((walk.further_weight_bytes[ipu],), 1)
     if others.size:
         spread, source = find_spread(others, None, tiles)

@@ -265,15 +265,15 @@ class Walk:
         return math.ceil(size / self.target.num_tiles * self.calibration.imbalance)
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
-        known = all(name in self._constants for name in node.input if name)
-        return known and not operator_of(node).draws(node)
+        reads_constants = all(name in self._constants for name in node.input if name)
+        return reads_constants and not operator_of(node).draws(node)
 
     def _hold(self, names: Iterable[str], ipu: int) -> None:
         """Add the bytes of constants that the compiler computes and that lie on the chip because a
         run needs them."""
-        held = {name: self._grown.pop(name, 0) for name in names}
+        grown = {name: self._grown.pop(name, 0) for name in names}
         self.further_weight_bytes[ipu] += sum(
-            size * self.values[name].bytes_per_element for name, size in held.items() if size
+            size * self.values[name].bytes_per_element for name, size in grown.items() if size
         )
 
     def _grow(self, node: onnx.NodeProto) -> None:
@@ -331,16 +331,16 @@ class Walk:
         # W -> Transpose -> MatMul: the compiler transposes, so that W itself lies as the product
         # needs it.
         sizes = {name: self.values[name].size for name in node.input if name in self.values}
-        known = [name for name in sizes if name in self._constants]
+        constants = [name for name in sizes if name in self._constants]
         if self._is_constant(node):
-            source = max(known, key=sizes.__getitem__, default="")
+            source = max(constants, key=sizes.__getitem__, default="")
             same = (name for name in node.output if name in self.values and source)
             self._sources |= {
                 name: source for name in same if self.values[name].size == sizes[source]
             }
         elif work.weights is not None:
-            found = (name for name in known if sizes[name] == work.weights.elements)
-            stored: str | None = next(found, None)
+            weights = (name for name in constants if sizes[name] == work.weights.elements)
+            stored: str | None = next(weights, None)
             while stored is not None:
                 self.stored.setdefault(stored, work.weights)
                 stored = self._sources.get(stored)
@@ -361,15 +361,18 @@ class Walk:
                 # layout yet, because its first reader chooses one; then the view has none either.
                 if not read or max(sizes, key=sizes.__getitem__) not in read:
                     continue
-                layouts = [self.layouts[each] for each in read]
-                inputs, strided = [self.values[each] for each in read], self._is_strided(node)
+                layouts = [self.layouts[read_name] for read_name in read]
+                inputs, strided = (
+                    [self.values[read_name] for read_name in read],
+                    self._is_strided(node),
+                )
                 view = View(node, layouts, inputs, value, strided, layouts[0], inputs[0])
                 self.layouts[name] = follow(view, operator_of(node).view)
             else:
                 # The layout of the work is that of the first result; others may have other axes.
                 is_main = value.shape == self.values.get(node.output[0], value).shape
-                given = work.layout if is_main else None
-                self.layouts[name] = given or linear(value)
+                work_layout = work.layout if is_main else None
+                self.layouts[name] = work_layout or linear(value)
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
         """Return whether a Slice skips or reverses elements; False if its step is unknown."""
@@ -408,7 +411,7 @@ class Walk:
         self._check_runs(node, bodies, inside)
         if bodies.assumption:
             self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
-        found = []
+        branches = []
         for number, graph in enumerate(bodies.graphs):
             path = (*here.path, number)
             within = replace(here, prefix=f"{inside}{node.name}/", path=path)
@@ -417,11 +420,15 @@ class Walk:
                 self.values[tensor.name].bytes for tensor in graph.initializer
             )
             placed = PlacedGraph.at(graph, [ipu] * len(graph.node))
-            found.append(list(self.iter_operators(placed, within)))
+            branches.append(list(self.iter_operators(placed, within)))
         # One graph runs at a time: time is that of the most expensive branch. The code of all of
         # them is on the tiles, and the peak is that of the branch that needs most memory.
-        dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
-        others = [each for operators in found if operators is not dearest for each in operators]
+        dearest = max(
+            branches, key=lambda operators: sum(operator.cycles for operator in operators)
+        )
+        others = [
+            other for operators in branches if operators is not dearest for other in operators
+        ]
         code = code_of_all(others, outlined=self.options.enable_outlining)
         work = control(self._context(node), bodies.runs).plus(code=code)
         peak = max([live, *(operator.live_bytes for operator in others)])
@@ -446,12 +453,12 @@ def operator_work(context: Context) -> Work:
     """
     operator = operator_of(context.node)
     cost = operator.cost
-    known = context.constants.issuperset(filter(None, context.node.input)) and not operator.draws(
-        context.node
-    )
+    is_constant = context.constants.issuperset(
+        filter(None, context.node.input)
+    ) and not operator.draws(context.node)
     # Two nodes with known operands remain. fp8 weights must stay small, so that their casts run on
     # the chip. A copy between IPUs belongs to the placement: the compiler does not remove it.
-    folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
+    folded = is_constant and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
     if cost is None or not context.outputs or folded:
         return Work(VIEW)
     # Without data to compute with, the result, if any, is filled with a value.
@@ -464,9 +471,9 @@ def operator_work(context: Context) -> Work:
 def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:
     """Return the code of the operators on a tile. With outlining (PopART's SubgraphOutline) equal
     operators share their code."""
-    found: Collection[Work] = [operator.work for operator in operators]
+    works: Collection[Work] = [operator.work for operator in operators]
     # Operators of equal work count as equal. Vertices are shared in any case: Code adds them once.
-    return sum((work.code for work in (set(found) if outlined else found)), NO_CODE)
+    return sum((work.code for work in (set(works) if outlined else works)), NO_CODE)
 
 
 def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:

@@ -138,11 +138,11 @@ def _open_on_gpu(lowered: Lowered, options: GraphOptions, title: str) -> Compute
     """Open the graph in ONNX Runtime. CUDA is added behind TensorRT, as Triton's onnxruntime
     backend does."""
     chosen = list(options.accelerators)
-    if "cuda" not in [each.name for each in chosen]:
+    if "cuda" not in [accelerator.name for accelerator in chosen]:
         device = {"device_id": chosen[0].options.get("device_id", "0")}
         chosen.append(ChosenAccelerator("cuda", device))
-    providers = [_make_provider(each, options) for each in chosen]
-    names = [each.entry.provider for each in chosen]
+    providers = [_make_provider(accelerator, options) for accelerator in chosen]
+    names = [accelerator.entry.provider for accelerator in chosen]
     if options.falls_back:
         providers.append(CPU_PROVIDER)
     if not lowered.weights:
@@ -172,8 +172,10 @@ def _open_on_gpu(lowered: Lowered, options: GraphOptions, title: str) -> Compute
         raise AcceleratorError(f"{title}: ONNX Runtime cannot load the graph: {error}") from error
     if names[0] not in graph.providers:
         raise _not_installed(chosen[0].name, f"{names[0]} did not start: see the server's log")
-    used = [each.name for each in chosen if each.entry.provider in graph.providers]
-    graph.kernels = ",".join(used + ["cpu"] * options.falls_back)
+    used_names = [
+        accelerator.name for accelerator in chosen if accelerator.entry.provider in graph.providers
+    ]
+    graph.kernels = ",".join(used_names + ["cpu"] * options.falls_back)
     return graph
 
 
@@ -181,8 +183,8 @@ def onnxruntime_providers() -> Sequence[str]:
     """Return the providers that the installed ONNX Runtime has."""
     import onnxruntime
 
-    found: list[str] = onnxruntime.get_available_providers()
-    return found
+    providers: list[str] = onnxruntime.get_available_providers()
+    return providers
 
 
 def _make_provider(chosen: ChosenAccelerator, options: GraphOptions) -> Provider:

@@ -294,11 +294,11 @@ def _find_cut(model: onnx.ModelProto) -> str:
     """Return the first Pad that cuts elements, or whose pads are not in the graph, or "". If it
     cuts more than there are, which the standard allows, OpenVINO writes beyond its memory."""
     for graph in iter_graphs(model.graph):
-        known = {tensor.name: tensor for tensor in graph.initializer if has_data(tensor)}
-        made = (node for node in graph.node if node.op_type == "Constant")
-        known.update((node.output[0], attribute(node, "value")) for node in made)
+        constants = {tensor.name: tensor for tensor in graph.initializer if has_data(tensor)}
+        constant_nodes = (node for node in graph.node if node.op_type == "Constant")
+        constants.update((node.output[0], attribute(node, "value")) for node in constant_nodes)
         for node in graph.node:
-            if node.op_type == "Pad" and min(_read_pads(node, known), default=-1) < 0:
+            if node.op_type == "Pad" and min(_read_pads(node, constants), default=-1) < 0:
                 return describe_node(node)
     return ""
 

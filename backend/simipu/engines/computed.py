@@ -330,11 +330,11 @@ def inline_weights(lowered: Lowered) -> onnx.ModelProto:
     import onnx
     from onnx import numpy_helper
 
-    whole = onnx.load_model_from_string(lowered.model)
-    for tensor in whole.graph.initializer:
+    model = onnx.load_model_from_string(lowered.model)
+    for tensor in model.graph.initializer:
         if tensor.name in lowered.weights:
             tensor.CopyFrom(numpy_helper.from_array(lowered.weights[tensor.name], tensor.name))
-    return whole
+    return model
 
 
 def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
@@ -367,8 +367,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
                 f"ONNX Runtime cannot load program {label}: {error}{hint}"
             ) from error
         _log.info("program %s loads a copy of its weights: %s", label, error)
-        whole = inline_weights(lowered).SerializeToString()
-        inlined = replace(lowered, model=whole, weights={}, sources={})
+        data = inline_weights(lowered).SerializeToString()
+        inlined = replace(lowered, model=data, weights={}, sources={})
         return make_graph(inlined, options, label)
 
 

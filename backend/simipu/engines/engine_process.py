@@ -53,9 +53,9 @@ class _Answerer:
         except (errors.LoadError, errors.RunError, errors.DeviceLostError) as error:
             return [encode_error(error)]
         except MemoryError:
-            told = errors.describe_memory(self._memory_bytes)
+            description = errors.describe_memory(self._memory_bytes)
             kind = errors.LoadMemoryError if loads else errors.RunMemoryError
-            return [encode_error(kind(told))]
+            return [encode_error(kind(description))]
 
     def _load(
         self,
@@ -71,14 +71,14 @@ class _Answerer:
         cores = len(os.sched_getaffinity(0))
         options = replace(options, num_threads=options.num_threads or cores)
         if isinstance(source, Trial):
-            held = source.held_bytes
+            held_bytes = source.held_bytes
         else:
             lowered_weights = source.weights if isinstance(source, Lowered) else weights
-            held = sum(value.nbytes for value in lowered_weights.values())
-        private = options.memory_bytes + held * _WEIGHT_COPIES + OWN_BYTES
+            held_bytes = sum(value.nbytes for value in lowered_weights.values())
+        private = options.memory_bytes + held_bytes * _WEIGHT_COPIES + OWN_BYTES
         threads = max(options.num_threads, cores)
         limit_memory(private)
-        limit_addresses(private + held * _MAPPINGS + _LIBRARY_BYTES + threads * _THREAD_BYTES)
+        limit_addresses(private + held_bytes * _MAPPINGS + _LIBRARY_BYTES + threads * _THREAD_BYTES)
         GROWTH.start(private)
         if isinstance(source, Trial):
             source.work()

@@ -141,13 +141,13 @@ def _read(folder: PrivateFolder, name: str, weights: Weights) -> Lowered | None:
 
 
 def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights) -> None:
-    held, pieces = [], []
-    for each, value in lowered.weights.items():
-        source = lowered.sources.get(each, "")
+    entries, pieces = [], []
+    for weight_name, value in lowered.weights.items():
+        source = lowered.sources.get(weight_name, "")
         data = b"" if source else np.ascontiguousarray(value).tobytes()
-        held.append(_Weight(each, source, value.dtype.str, value.shape, len(data)))
+        entries.append(_Weight(weight_name, source, value.dtype.str, value.shape, len(data)))
         pieces.append(data)
-    in_place = {weight.source for weight in held}
+    in_place = {weight.source for weight in entries}
     copied = [name for name in lowered.reads if name not in in_place]
     others = {
         field.name: getattr(lowered, field.name)
@@ -155,7 +155,9 @@ def _write(folder: PrivateFolder, name: str, lowered: Lowered, weights: Weights)
         if field.name not in ("compiled", "model", "sources", "weights")
     }
     sizes = {"compiled": len(lowered.compiled), "model": len(lowered.model)}
-    encoded = json.dumps({"fields": others, "weights": list(map(asdict, held)), **sizes}).encode()
+    encoded = json.dumps(
+        {"fields": others, "weights": list(map(asdict, entries)), **sizes}
+    ).encode()
     encoded += b" " * (-(_DIGEST_BYTES + _SIZE_BYTES + len(encoded)) % _ALIGNMENT)
     size = len(encoded).to_bytes(_SIZE_BYTES, "little")
     content = [size, encoded, lowered.compiled, lowered.model, *pieces]
@@ -181,13 +183,13 @@ def _decode(entry: memoryview, weights: Weights) -> Lowered:
 
 
 def _read_entry(folder: PrivateFolder, name: str) -> memoryview | None:
-    found = folder.read(name)
-    if found is None:
+    content = folder.read(name)
+    if content is None:
         return None
-    if found[:_DIGEST_BYTES] != _digest_entry(name, [found[_DIGEST_BYTES:]]):
+    if content[:_DIGEST_BYTES] != _digest_entry(name, [content[_DIGEST_BYTES:]]):
         _log.warning("%s is damaged and not used; the graph is made again", folder.path / name)
         return None
-    return found[_DIGEST_BYTES:]
+    return content[_DIGEST_BYTES:]
 
 
 def _write_entry(folder: PrivateFolder, name: str, content: Sequence[bytes | memoryview]) -> None:
@@ -204,8 +206,8 @@ def _digest_entry(name: str, content: Sequence[bytes | memoryview]) -> bytes:
 def _digest_values(name: str, copied: Sequence[str], weights: Weights) -> str:
     """Return the name of the entry of the graph with these values."""
     digest = hashlib.sha256(f"values {name}".encode())
-    for each in copied:
-        value = np.ascontiguousarray(weights[each]).reshape(-1).view(np.uint8)
+    for tensor in copied:
+        value = np.ascontiguousarray(weights[tensor]).reshape(-1).view(np.uint8)
         digest.update(hashlib.sha256(value.data).digest())
     return digest.hexdigest()
 
@@ -272,5 +274,5 @@ def _iter_files(folder: Path) -> Iterator[tuple[str, int, int]]:
     for inside, _, names in os.walk(folder):
         for name in names:
             if name.endswith((".py", ".so")):
-                found = os.stat(path := os.path.join(inside, name))
-                yield path, found.st_size, int(found.st_mtime)
+                status = os.stat(path := os.path.join(inside, name))
+                yield path, status.st_size, int(status.st_mtime)

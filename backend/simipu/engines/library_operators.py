@@ -37,17 +37,17 @@ def register_library(library: OperatorLibrary) -> None:
     that is not the library's own, and for a second library for a domain.
     """
     library = replace(library, path=str(Path(library.path).absolute()))
-    known = LIBRARIES.get(library.domain)
-    if known == library:
+    registered = LIBRARIES.get(library.domain)
+    if registered == library:
         return
     if library.domain in _TAKEN:
         raise LoadError(
             f"custom operators: the domain {library.domain!r} is reserved; use another domain"
         )
-    if known is not None and known.path != library.path:
+    if registered is not None and registered.path != library.path:
         raise LoadError(
             f"custom operators of domain {library.domain!r}: this process has them from "
-            f"{known.path}, found {library.path}; a process can have one library for a domain"
+            f"{registered.path}, found {library.path}; a process can have one library for a domain"
         )
     if not Path(library.path).is_file():
         raise LoadError(
@@ -82,18 +82,18 @@ def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx
     are known. The node is run on zeros to find them."""
     values = find_specs(model.graph)
     specs = [values.get(name) if name else (0, ()) for name in node.input]
-    known = [spec for spec in specs if spec is not None]
-    if len(known) < len(specs):
+    known_specs = [spec for spec in specs if spec is not None]
+    if len(known_specs) < len(specs):
         return model, False
-    in_half = any(element == TensorProto.FLOAT16 for element, _ in known)
+    in_half = any(element == TensorProto.FLOAT16 for element, _ in known_specs)
     imports = {entry.domain: entry.version for entry in model.opset_import}
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     plain.name = plain.doc_string = ""
     data = plain.SerializeToString(deterministic=True)
-    made = _run_on_zeros(data, tuple(known), json.dumps(imports))
+    results = _run_on_zeros(data, tuple(known_specs), json.dumps(imports))
     outputs = {value.name: value for value in model.graph.output}
-    for name, (element, shape) in made.items():
+    for name, (element, shape) in results.items():
         kind = TensorProto.FLOAT16 if in_half and element == TensorProto.FLOAT else element
         info = helper.make_tensor_value_info(name, kind, shape)
         if name in outputs:
@@ -125,7 +125,7 @@ def _run_on_zeros(data: bytes, specs: Sequence[Spec], imports: str) -> Mapping[s
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        found = session.run(names, feeds)
+        results = session.run(names, feeds)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
             f"custom operator {node.domain}.{node.op_type}: ONNX Runtime cannot run it on zeros of "
@@ -133,7 +133,7 @@ def _run_on_zeros(data: bytes, specs: Sequence[Spec], imports: str) -> Mapping[s
         ) from error
     return {
         name: (helper.np_dtype_to_tensor_dtype(array.dtype), tuple(array.shape))
-        for name, array in zip(names, found, strict=True)
+        for name, array in zip(names, results, strict=True)
     }
 
 

@@ -221,8 +221,8 @@ def open_lowered(
 ) -> ComputedGraph:
     """Return a graph that `make` lowers, with `kernels` if they can be used (None: those of served
     graphs); `label` names the program in messages."""
-    used = use_kernels() if kernels is None else kernels
-    return _open(_Opening(lambda kernels, _: make(kernels), options, label, used))
+    kernel_set = use_kernels() if kernels is None else kernels
+    return _open(_Opening(lambda kernels, _: make(kernels), options, label, kernel_set))
 
 
 def _make_opening(
@@ -282,12 +282,14 @@ class BranchedGraph:
         tensors = {
             stream.tensor: stream.direction for stream in self._program.branches[number].streams
         }
-        wanted = [name for name in names if name in tensors]
-        taken = {
+        branch_outputs = [name for name in names if name in tensors]
+        branch_feeds = {
             name: feeds[name] for name, way in tensors.items() if way is Direction.HOST_TO_DEVICE
         }
-        made = dict(zip(wanted, self._graphs[number].run(wanted, taken), strict=True))
-        return [made[name] if name in made else self._zeros[name] for name in names]
+        results = dict(
+            zip(branch_outputs, self._graphs[number].run(branch_outputs, branch_feeds), strict=True)
+        )
+        return [results[name] if name in results else self._zeros[name] for name in names]
 
     def cancel(self) -> None:
         """Cancel the run in flight, of any branch."""

@@ -278,16 +278,18 @@ def _check_range(name: str, value: Array) -> None:
 
 def _explain(error: Exception, model: onnx.ModelProto) -> str:
     """Return what OpenVINO lacks, with the node, from the text of its error."""
-    found = _MISSING.search(str(error))
-    if found is None:
+    match = _MISSING.search(str(error))
+    if match is None:
         return f"cannot load the graph: {_shorten(error)}"
     from onnxgraph import iter_nodes
 
     # Each is the operator, behind its domain, or before the opset.
-    missing = [part.strip().split(".")[-1].partition("-")[0] for part in found[1].split(",")]
-    node = next((each for each in iter_nodes(model.graph) if each.op_type in missing), None)
-    named = f" (node {node.name or node.output[0]!r})" if node is not None else ""
-    return f"has no operator {missing[0]}{named}; remove the accelerator, or let it fall back"
+    missing = [part.strip().split(".")[-1].partition("-")[0] for part in match[1].split(",")]
+    node = next(
+        (candidate for candidate in iter_nodes(model.graph) if candidate.op_type in missing), None
+    )
+    shown = f" (node {node.name or node.output[0]!r})" if node is not None else ""
+    return f"has no operator {missing[0]}{shown}; remove the accelerator, or let it fall back"
 
 
 def _shorten(error: Exception) -> str:

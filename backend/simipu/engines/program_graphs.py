@@ -73,11 +73,11 @@ def read_graph(program: Program) -> onnx.ModelProto:
         (Direction.DEVICE_TO_HOST, "outputs", model.graph.output),
     ):
         streamed = {stream.tensor for stream in program.streams if stream.direction is way}
-        found = {value.name for value in values}
-        if found != streamed:
+        names = {value.name for value in values}
+        if names != streamed:
             raise errors.LoadError(
                 f"the graph of {program.title}: expected {kind} {_list(streamed)}, found "
-                f"{_list(found)}; compile it with poprt again"
+                f"{_list(names)}; compile it with poprt again"
             )
     return model
 
@@ -93,10 +93,10 @@ def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelPr
     for value in find_inputs(model.graph):
         stream = streams[value.name]
         shape, axis = stream.shape, stream.batch_axis
-        found = len(value.type.tensor_type.shape.dim)
-        if found not in (0, len(shape)):
+        rank = len(value.type.tensor_type.shape.dim)
+        if rank not in (0, len(shape)):
             raise errors.LoadError(
-                f"input {value.name!r} has {found} dimensions, expected those of its stream of "
+                f"input {value.name!r} has {rank} dimensions, expected those of its stream of "
                 f"shape {tuple(shape)}; compile it with poprt again"
             )
         set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)

@@ -97,16 +97,16 @@ class _Operator(OpRun):
     def _run(self, *values: Any, **_: Any) -> tuple[Any, ...]:
         # For an omitted input the evaluator passes the value that it was given last under the empty
         # name.
-        named = zip(self.onnx_node.input, values, strict=False)
-        values = tuple(value if name else None for name, value in named)
-        given = [None if value is None else np.asarray(value) for value in values]
+        pairs = zip(self.onnx_node.input, values, strict=False)
+        values = tuple(value if name else None for name, value in pairs)
+        arrays = [None if value is None else np.asarray(value) for value in values]
         if not any(isinstance(value, list) for value in values):
-            session = self._find_session(given)
+            session = self._find_session(arrays)
             if session is not None:
-                named_values = enumerate(given)
+                named_values = enumerate(arrays)
                 feeds = {f"i{place}": value for place, value in named_values if value is not None}
-                made = iter(session.run(None, feeds))
-                return tuple(next(made) if name else _NOTHING for name in self.onnx_node.output)
+                results = iter(session.run(None, feeds))
+                return tuple(next(results) if name else _NOTHING for name in self.onnx_node.output)
         return self._compute(values)
 
     def _find_session(self, given: Sequence[Array | None]) -> onnxruntime.InferenceSession | None:
@@ -118,7 +118,7 @@ class _Operator(OpRun):
             try:
                 session = self._open(given)
                 types = [value.type for value in session.get_outputs()]
-                results = {each.removeprefix("tensor(").rstrip(")") for each in types}
+                results = {kind.removeprefix("tensor(").rstrip(")") for kind in types}
                 self._sessions[key] = session if results <= _SPELLED else None
             except ort_errors.NotImplemented:
                 self._sessions[key] = None
@@ -166,8 +166,8 @@ class _Operator(OpRun):
             )
         if self._own is None:
             self._own = load_op("", op_type, self._opset)(self.onnx_node, self.run_params)
-        found: tuple[Any, ...] = self._own.run(*values)
-        return found
+        results: tuple[Any, ...] = self._own.run(*values)
+        return results
 
 
 def _is_mistaken(loop: onnx.NodeProto) -> bool:

@@ -46,22 +46,22 @@ class Kernels:
 def find_kernels() -> Kernels:
     """Load the library, once per process, and log the result. Raises LoadError if the environment
     variable requests kernels that are not available."""
-    wanted = os.environ.get(OPTION, "")
-    if wanted not in ("", *CHOICES):
+    option = os.environ.get(OPTION, "")
+    if option not in ("", *CHOICES):
         raise LoadError(
-            f"environment variable {OPTION}: expected {', '.join(CHOICES)}, found {wanted!r}"
+            f"environment variable {OPTION}: expected {', '.join(CHOICES)}, found {option!r}"
         )
-    found = Kernels(NONE, f"{OPTION} is {NONE}") if wanted == NONE else _load()
-    if wanted not in ("", found.instructions):
+    kernels = Kernels(NONE, f"{OPTION} is {NONE}") if option == NONE else _load()
+    if option not in ("", kernels.instructions):
         raise LoadError(
             f"environment variable {OPTION}: expected the kernels of this machine, "
-            f"{found.instructions}{found.reason and f' ({found.reason})'}, found {wanted!r}"
+            f"{kernels.instructions}{kernels.reason and f' ({kernels.reason})'}, found {option!r}"
         )
-    if found.are_there:
-        _log.info("kernels: %s", found.instructions)
+    if kernels.are_there:
+        _log.info("kernels: %s", kernels.instructions)
     else:
-        _log.info("no kernels: %s", found.reason)
-    return found
+        _log.info("no kernels: %s", kernels.reason)
+    return kernels
 
 
 @cache

@@ -52,10 +52,10 @@ def compile_units(
     folder.mkdir(parents=True, exist_ok=True)
 
     def compile_unit(name: str) -> str:
-        source, made = "set.c" if name in sets else f"{name}.c", str(folder / f"{name}.o")
+        source, object_file = "set.c" if name in sets else f"{name}.c", str(folder / f"{name}.o")
         flags = [*FLAGS, *sets.get(name, []), *extra]
-        run([*compiler, *flags, "-c", str(SOURCES / source), "-o", made])
-        return made
+        run([*compiler, *flags, "-c", str(SOURCES / source), "-o", object_file])
+        return object_file
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_unit, names or (*COMMON, *sets)))
@@ -66,16 +66,16 @@ def find_compiler(
 ) -> list[str]:
     """Return the command in CC, or the system's C compiler, or the same for another language. It is
     not the compiler that built Python, and does not use that compiler's flags."""
-    found = (
+    compiler = (
         shlex.split(os.environ.get(variable, ""))
         or [name for name in names if shutil.which(name)][:1]
     )
-    if not found:
-        known = f"{', '.join(names[:-1])} or {names[-1]}"
+    if not compiler:
+        listed = f"{', '.join(names[:-1])} or {names[-1]}"
         raise CompilerError(
-            f"no {language} compiler ({known}): install one, or name it in {variable}"
+            f"no {language} compiler ({listed}): install one, or name it in {variable}"
         )
-    return found
+    return compiler
 
 
 def link(objects: Iterable[str], library: Path, extra: tuple[str, ...] = ()) -> None:

@@ -29,13 +29,13 @@ from simipu.operators.entry import Body, GraphContext
 def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of a graph and its bodies by name, except those whose data are outside
     the graph, or were left out of an inferred one."""
-    found: dict[str, onnx.TensorProto] = {}
-    for each in iter_graphs(graph):
-        found.update((tensor.name, tensor) for tensor in each.initializer)
-        for node in each.node:
+    constants: dict[str, onnx.TensorProto] = {}
+    for part in iter_graphs(graph):
+        constants.update((tensor.name, tensor) for tensor in part.initializer)
+        for node in part.node:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
-                found[node.output[0]] = value
-    return {name: tensor for name, tensor in found.items() if has_data(tensor)}
+                constants[node.output[0]] = value
+    return {name: tensor for name, tensor in constants.items() if has_data(tensor)}
 
 
 def find_stored(
@@ -61,8 +61,8 @@ def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
             for value in body.output:
                 tensor, name = value.type.tensor_type, value.name
                 if name in dims and not tensor.HasField("shape"):
-                    made = helper.make_tensor_value_info(name, tensor.elem_type, dims[name])
-                    value.CopyFrom(made)
+                    info = helper.make_tensor_value_info(name, tensor.elem_type, dims[name])
+                    value.CopyFrom(info)
 
 
 def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
@@ -76,7 +76,7 @@ def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
             put_bodies(body, around)
     inside = replace(around, makers=find_makers(graph))
     if any(find_body(node, inside) for node in graph.node):
-        nodes = [made for node in graph.node for made in _replace_by_body(node, inside)]
+        nodes = [new_node for node in graph.node for new_node in _replace_by_body(node, inside)]
         replace_nodes(graph, nodes)
 
 
@@ -84,9 +84,9 @@ def needs_bodies(graph: onnx.GraphProto, around: GraphContext) -> bool:
     """Return whether there is a node to replace."""
     return any(
         find_body(node, replace(around, makers=makers)) is not None
-        for each in iter_graphs(graph)
-        for makers in [find_makers(each)]
-        for node in each.node
+        for part in iter_graphs(graph)
+        for makers in [find_makers(part)]
+        for node in part.node
     )
 
 

@@ -108,11 +108,11 @@ class Convolution:
             pads = attribute(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
             return list(pads[:rank]), list(pads[rank:])
         sizes = zip(source, self.kernel, self.strides, self.dilations, strict=True)
-        needed = [
+        totals = [
             max(0, (math.ceil(size / step) - 1) * step + (taps - 1) * dilation + 1 - size)
             for size, taps, step, dilation in sizes
         ]
-        less, more = [each // 2 for each in needed], [each - each // 2 for each in needed]
+        less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
         return (less, more) if mode == "SAME_UPPER" else (more, less)
 
 
@@ -263,7 +263,7 @@ def convolve(
     if conv.groups == conv.taps == 1:
         total = _multiply_positions(op, conv, field, filters, block, round_sum)
     else:
-        sizes = [sum(each) for each in zip(placed.sizes, before, after, strict=True)]
+        sizes = [sum(parts) for parts in zip(placed.sizes, before, after, strict=True)]
         field = op.add("Reshape", field, op.ints([0, conv.groups, conv.channels, *sizes]))
         if conv.channels > block:
             blocks = math.ceil(conv.channels / block)
@@ -320,8 +320,8 @@ def _spread(
     op: Tape, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]
 ) -> str:
     """Add nodes that put zeros after each position of a field, which gets an axis of its own."""
-    alone = [each for size in sizes for each in (size, 1)]
-    zeros = [each for step in strides for each in (0, step - 1)]
+    alone = [number for size in sizes for number in (size, 1)]
+    zeros = [number for step in strides for number in (0, step - 1)]
     field = op.add("Reshape", field, op.ints([0, channels, *alone]))
     return op.add("Pad", field, op.ints([0] * (2 + len(alone)) + [0, 0] + zeros))
 
@@ -332,18 +332,18 @@ def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[i
     rank, mode = len(source), attribute(node, "auto_pad", b"NOTSET").decode()
     strides = attribute(node, "strides", [1] * rank)
     more = attribute(node, "output_padding", [0] * rank)
-    wanted = attribute(node, "output_shape", [])[-rank:]
-    if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
+    output_sizes = attribute(node, "output_shape", [])[-rank:]
+    if not output_sizes and mode not in ("SAME_UPPER", "SAME_LOWER"):
         pads = attribute(node, "pads", [0] * rank) if mode == "NOTSET" else [0] * rank
         return list(pads[:rank])
     # By ONNX's rule, cut as many as give the result its declared size, or the size that source and
     # strides give; an odd one at the end only with SAME_UPPER.
-    wanted = wanted or [size * step for size, step in zip(source, strides, strict=True)]
-    whole = zip(source, strides, reaches, more, wanted, strict=True)
+    output_sizes = output_sizes or [size * step for size, step in zip(source, strides, strict=True)]
+    axes = zip(source, strides, reaches, more, output_sizes, strict=True)
     cut = [
-        max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in whole
+        max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in axes
     ]
-    return [each // 2 if mode == "SAME_UPPER" else each - each // 2 for each in cut]
+    return [excess // 2 if mode == "SAME_UPPER" else excess - excess // 2 for excess in cut]
 
 
 def _multiply_positions(
@@ -385,8 +385,8 @@ def _sum_blocks(
     The field has an axis of blocks after the groups', or none if there is one block."""
     conv = packing.whole
     blocks = math.ceil(conv.channels / block)
-    each, positions = conv.outputs // conv.groups, math.prod(conv.result)
-    outputs = max(2, each)  # a MatMul of one row or column sums in another order
+    group_outputs, positions = conv.outputs // conv.groups, math.prod(conv.result)
+    outputs = max(2, group_outputs)  # a MatMul of one row or column sums in another order
     filters = _arrange(op, packing, filters, (blocks, block, outputs))
     window_sum = _Sum(packing.windows(block), conv.groups, outputs, positions, round_sum)
     if blocks == 1:
@@ -399,7 +399,7 @@ def _sum_blocks(
         inner, axes = make_body(body, names, [total]), [2, 0]
         operands = start, field, filters
         total = op.add("Scan", *operands, body=inner, num_scan_inputs=2, scan_input_axes=axes)
-    added = (-2, outputs > each), (-1, window_sum.sizes[-1] > positions)
+    added = (-2, outputs > group_outputs), (-1, window_sum.sizes[-1] > positions)
     return cut_end(op, total, [axis for axis, is_added in added if is_added])
 
 
@@ -411,14 +411,22 @@ def _arrange(op: Tape, packing: Packing, filters: str, sizes: tuple[int, int, in
     #   -> [blocks, windows, groups, outputs, packing * block]
     # The order of the last axis is that of `_pack`: one position's channels after the other's.
     conv, (blocks, block, outputs) = packing.whole, sizes
-    rank, each = len(conv.kernel), conv.outputs // conv.groups
+    rank, group_outputs = len(conv.kernel), conv.outputs // conv.groups
     at = packing.axis
     filters = pad_end(op, filters, 2 + rank, 2 + at, packing.missing)
     filters = pad_end(op, filters, 2 + rank, 1, blocks * block - conv.channels)
     kernel = packing.kernel
-    shape = [conv.groups, each, blocks, block, *kernel[: at + 1], packing.count, *kernel[at + 1 :]]
+    shape = [
+        conv.groups,
+        group_outputs,
+        blocks,
+        block,
+        *kernel[: at + 1],
+        packing.count,
+        *kernel[at + 1 :],
+    ]
     filters = op.add("Reshape", filters, op.ints(shape))
-    filters = pad_end(op, filters, len(shape), 1, outputs - each)
+    filters = pad_end(op, filters, len(shape), 1, outputs - group_outputs)
     spatial = [axis for axis in range(4, len(shape)) if axis != 5 + at]
     filters = op.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
     leading = [blocks, math.prod(kernel)] if blocks > 1 else [math.prod(kernel)]

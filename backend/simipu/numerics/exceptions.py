@@ -36,23 +36,23 @@ def check_floats(
         types: Types of tensors.
         flags: Attributes of kernels.
     """
-    given = [name for name in node.input if types.get(name) == TensorProto.FLOAT]
-    made = [name for name in node.output if types.get(name) == TensorProto.FLOAT]
-    if operator_of(node).orders and given:
-        return _check_operands(nodes, given, flags)
-    if not made or operator_of(node).rounding_of(node) is Rounding.EXACT:
+    operands = [name for name in node.input if types.get(name) == TensorProto.FLOAT]
+    results = [name for name in node.output if types.get(name) == TensorProto.FLOAT]
+    if operator_of(node).orders and operands:
+        return _check_operands(nodes, operands, flags)
+    if not results or operator_of(node).rounding_of(node) is Rounding.EXACT:
         return list(nodes)
-    names = {name: f"{name}/unchecked" for name in made}
-    for each in nodes:
-        each.input[:] = [names.get(name, name) for name in each.input]
-        each.output[:] = [names.get(name, name) for name in each.output]
+    names = {name: f"{name}/unchecked" for name in results}
+    for inner in nodes:
+        inner.input[:] = [names.get(name, name) for name in inner.input]
+        inner.output[:] = [names.get(name, name) for name in inner.output]
     checked = list(nodes)
     for name, source in names.items():
         op = Tape(f"{name}/check")
         lost = op.add("IsNaN", _sum_zeros(op, [source]))
-        if given:
-            kept = op.add("Not", op.add("IsNaN", _sum_zeros(op, given)))
-            lost = op.add("Or", _any_nan(op, source), op.add("And", lost, kept))
+        if operands:
+            are_numbers = op.add("Not", op.add("IsNaN", _sum_zeros(op, operands)))
+            lost = op.add("Or", _any_nan(op, source), op.add("And", lost, are_numbers))
         op.add_as(name, "Mul", source, _raise_if(op, lost, flags))
         checked += op.nodes
     return checked
@@ -82,8 +82,8 @@ def _sum_zeros(op: Tape, names: Sequence[str]) -> str:
 
 def _any_nan(op: Tape, name: str) -> str:
     """Return a scalar that tells whether a value is NaN."""
-    found = op.add("Cast", op.add("IsNaN", name), to=TensorProto.FLOAT)
-    return op.add("Greater", op.add("ReduceSum", found, keepdims=0), op.constant(0))
+    flags = op.add("Cast", op.add("IsNaN", name), to=TensorProto.FLOAT)
+    return op.add("Greater", op.add("ReduceSum", flags, keepdims=0), op.constant(0))
 
 
 def _raise_if(op: Tape, lost: str, flags: Mapping[str, Any]) -> str:

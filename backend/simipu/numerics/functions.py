@@ -189,7 +189,7 @@ def _fit_tail() -> tuple[float, ...]:
     e^(p(t) - x^2 / 2) is the tail of the normal distribution beyond x."""
     x = np.linspace(0, _TAIL_END, 601)
     t = 1 / (1 + x / 2)
-    tails = np.array([math.erfc(each / math.sqrt(2)) / 2 for each in x])
+    tails = np.array([math.erfc(number / math.sqrt(2)) / 2 for number in x])
     return tuple(np.polyfit(t, np.log(tails / t) + x * x / 2, _TAIL_DEGREE)[::-1].tolist())
 
 
@@ -241,16 +241,16 @@ def find_tables(
     constants = _find_constants(graph)
     regions = _find_regions(graph.node, shapes, halves, constants)
     worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
-    taken = {value.name for value in graph.output}
+    read = {value.name for value in graph.output}
     for node in graph.node:
         inside = worth.get(node.output[0]) if node.output else None
         for name in iter_reads(node):
             if name in worth and not (inside and inside.root == worth[name].root):
-                taken.add(name)
-    found: dict[str, Table] = {}
+                read.add(name)
+    tables: dict[str, Table] = {}
     functions: dict[bytes, npt.NDArray[np.float16] | None] = {}
     for name, region in worth.items():
-        if name not in taken:
+        if name not in read:
             continue
         function = _make_function(graph.node, region, name, constants, opsets)
         key = function.SerializeToString(deterministic=True)
@@ -258,13 +258,13 @@ def find_tables(
             functions[key] = _tabulate(lower(function).SerializeToString(deterministic=True))
         values = functions.get(key)
         if values is not None:
-            found[name] = Table(region.root, values)
-    return found
+            tables[name] = Table(region.root, values)
+    return tables
 
 
 def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of one element."""
-    found = {
+    scalars = {
         tensor.name: tensor
         for tensor in graph.initializer
         if math.prod(tensor.dims) == 1 and has_data(tensor)
@@ -273,8 +273,8 @@ def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
         for entry in node.attribute:
             is_tensor = node.op_type == "Constant" and entry.type == onnx.AttributeProto.TENSOR
             if is_tensor and math.prod(entry.t.dims) == 1:
-                found[node.output[0]] = entry.t
-    return found
+                scalars[node.output[0]] = entry.t
+    return scalars
 
 
 def _find_regions(
@@ -297,9 +297,11 @@ def _find_regions(
         # A constant of more axes than the value would change its shape.
         if shapes.get(root) is None or shapes.get(node.output[0]) != shapes[root]:
             continue
-        found = sorted({place, *(each for region in inside for each in region.nodes)})
-        if len(found) <= _MAX_NODES:
-            regions[node.output[0]] = _Region(root, tuple(found))
+        places = sorted(
+            {place, *(inner_place for region in inside for inner_place in region.nodes)}
+        )
+        if len(places) <= _MAX_NODES:
+            regions[node.output[0]] = _Region(root, tuple(places))
     return regions
 
 

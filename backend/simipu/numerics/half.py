@@ -26,12 +26,12 @@ def narrow_to_half(values: Array) -> npt.NDArray[np.float16]:
     if values.dtype != np.float32:
         return _narrow_plainly(values)
     flat = np.ascontiguousarray(values).reshape(-1)
-    made: npt.NDArray[np.float16] = _make_cast().run(None, {"x": flat})[0]
-    sizes = made.view(np.uint16) & _REST
+    halves: npt.NDArray[np.float16] = _make_cast().run(None, {"x": flat})[0]
+    sizes = halves.view(np.uint16) & _REST
     if sizes.max(initial=0) >= _INFINITY:
         beyond = sizes >= _INFINITY
-        made[beyond] = _narrow_plainly(flat[beyond])
-    return made.reshape(values.shape)
+        halves[beyond] = _narrow_plainly(flat[beyond])
+    return halves.reshape(values.shape)
 
 
 def _narrow_plainly(values: Array) -> npt.NDArray[np.float16]:

@@ -95,7 +95,7 @@ class IndexGuard:
     ) -> None:
         """Guard the indices of a graph and its bodies; `shapes` has their shapes in the same
         order."""
-        known, scope = next(shapes), _enter_scope(graph, outer, is_main=is_main)
+        known_shapes, scope = next(shapes), _enter_scope(graph, outer, is_main=is_main)
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             for body in iter_bodies(node):
@@ -103,7 +103,7 @@ class IndexGuard:
             if _is_guarded(node, scope, engine_checks=self.engine_checks):
                 self._count += 1
                 op = Tape(f"{self._prefix}/{self._count}")
-                self._guard(op, node, known, scope, is_main=is_main)
+                self._guard(op, node, known_shapes, scope, is_main=is_main)
                 nodes += op.nodes
             nodes.append(node)
         replace_nodes(graph, nodes)

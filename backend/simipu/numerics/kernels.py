@@ -115,7 +115,7 @@ def make_kernel(
     if steps:
         places = {name: place for place, name in enumerate(operands)} | {"": -1}
         triples = [(step.kind, step.rounded, places[step.operand]) for step in steps]
-        flat = [int(each) for triple in triples for each in triple]
+        flat = [int(number) for triple in triples for number in triple]
         node.attribute.append(helper.make_attribute("steps", flat))
         node.attribute.append(helper.make_attribute("numbers", [step.number for step in steps]))
     return node
@@ -141,11 +141,11 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
             joined[-1] = replace(joined[-1], rounded=step.rounded)
         else:
             joined.append(step)
-    made = make_kernel(node.op_type, fixed, result, joined)
-    made.attribute.extend(
+    extended = make_kernel(node.op_type, fixed, result, joined)
+    extended.attribute.extend(
         entry for entry in node.attribute if entry.name not in ("steps", "numbers")
     )
-    return made
+    return extended
 
 
 def make_product(
@@ -207,9 +207,9 @@ def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
 def set_threads(graph: onnx.GraphProto, threads: int) -> None:
     """Set the number of the session's threads in the products of a graph and its bodies."""
     for node in iter_nodes(graph):
-        for each in node.attribute if node.domain == KERNELS else ():
-            if each.name == "threads":
-                each.i = threads
+        for entry in node.attribute if node.domain == KERNELS else ():
+            if entry.name == "threads":
+                entry.i = threads
 
 
 def takes_narrow(node: onnx.NodeProto, place: int) -> bool:
@@ -251,12 +251,12 @@ def fuse(
 
 
 def _drop_unused(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> list[onnx.NodeProto]:
-    taken, used = set(kept), []
+    read, read_nodes = set(kept), []
     for node in reversed(nodes):
-        if not taken.isdisjoint(node.output):
-            used.append(node)
-            taken.update(iter_reads(node))
-    return used[::-1]
+        if not read.isdisjoint(node.output):
+            read_nodes.append(node)
+            read.update(iter_reads(node))
+    return read_nodes[::-1]
 
 
 def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]) -> bool:
@@ -286,7 +286,7 @@ def _fits_groups(operand: Dims | None, result: Dims, columns: int) -> bool:
     operand = (1,) * (len(result) - len(operand)) + operand
     row = len(result) - columns - 1
     for group in (slice(0, row), slice(row, row + 1), slice(row + 1, None)):
-        part, whole = operand[group], result[group]
-        if part != whole and any(size != 1 for size in part):
+        part, sizes = operand[group], result[group]
+        if part != sizes and any(size != 1 for size in part):
             return False
     return True

@@ -37,18 +37,18 @@ def block_channels(
     An operand with the shape of a result lies in memory as the result does. So such tensors form
     groups, and a group is in blocks if every node that writes or reads one of them can do that.
     """
-    convolutions = [each for node in nodes if (each := _Convolution.of(node, dims))]
+    convolutions = [conv for node in nodes if (conv := _Convolution.of(node, dims))]
     tied: dict[str, set[str]] = {}
-    for each in convolutions:
-        joined = set[str]().union(*(tied.get(name, {name}) for name in each.group))
+    for conv in convolutions:
+        joined = set[str]().union(*(tied.get(name, {name}) for name in conv.group))
         tied.update(dict.fromkeys(joined, joined))
     blocked = {convolution.result for convolution in convolutions if convolution.can_write} - kept
     # Every read of a tensor in blocks is one of these.
     reads = Counter(name for convolution in convolutions for name in convolution.blocked_reads)
     blocked -= (Counter(name for node in nodes for name in iter_reads(node)) - reads).keys()
     blocked = {name for name in blocked if tied[name] <= blocked}
-    for each in convolutions:
-        each.set_layout(blocked)
+    for conv in convolutions:
+        conv.set_layout(blocked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,17 @@ class _Convolution:
         """Return the convolution of a node, or None for another node."""
         if node.domain != KERNELS or node.op_type != CONV:
             return None
-        source, filters, result = (dims.get(each) for each in (*node.input[:2], node.output[0]))
+        source, filters, result = (
+            dims.get(tensor_name) for tensor_name in (*node.input[:2], node.output[0])
+        )
         if source is None or result is None or not _is_blockable(node, source, filters):
             return _Convolution(node)
         steps = [step for step in read_steps(node) if step.operand and step.kind is not Kind.TABLE]
         operands = tuple(dict.fromkeys(step.operand for step in steps))
-        whole = tuple(name for name in operands if dims.get(name) == result)
-        channels = (operand for operand in operands if operand not in whole)
+        same_shape = tuple(name for name in operands if dims.get(name) == result)
+        channels = (operand for operand in operands if operand not in same_shape)
         fits = all(_is_of_channels(dims.get(name), len(result)) for name in channels)
-        return _Convolution(node, whole, _is_in_blocks(source), _is_in_blocks(result) and fits)
+        return _Convolution(node, same_shape, _is_in_blocks(source), _is_in_blocks(result) and fits)
 
     @property
     def source(self) -> str:

@@ -250,10 +250,12 @@ class _Lowering:
         # rounded it to half.
         outputs = [v.name for v in graph.output]
         weights = [t.name for t in graph.initializer if t.name in outputs]
-        given = dict.fromkeys([v.name for v in graph.input] + weights)
-        wide_inputs = {name: f"{name}/wide" for name in given if name in self.tensors.halves}
+        input_names = dict.fromkeys([v.name for v in graph.input] + weights)
+        wide_inputs = {name: f"{name}/wide" for name in input_names if name in self.tensors.halves}
         wide_outputs = {
-            name: f"{name}/wide" for name in outputs if name in self.tensors.halves - given.keys()
+            name: f"{name}/wide"
+            for name in outputs
+            if name in self.tensors.halves - input_names.keys()
         }
         self._rename(renames := wide_inputs | wide_outputs)
         rename(graph, renames)
@@ -266,12 +268,13 @@ class _Lowering:
         _replace_nodes(graph, nodes)
         if self.steps.has_kernels:
             coded = {codes.name for codes in self.codes.values()}
-            settle_weights(graph, self.tensors.halves, coded, given.keys())
+            settle_weights(graph, self.tensors.halves, coded, input_names.keys())
             graph.initializer.extend(
-                numpy_helper.from_array(held, name) for name, held in self.steps.held.items()
+                numpy_helper.from_array(values, name)
+                for name, values in self.steps.table_values.items()
             )
         else:
-            widen_tensors(graph, given)
+            widen_tensors(graph, input_names)
         put_bodies(graph, self.context(version))
 
     def context(self, version: int) -> GraphContext:
@@ -308,7 +311,7 @@ class _Lowering:
         _replace_nodes(graph, nodes)
 
     def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-        return [each for node in graph.node for each in self._lower_node(node)]
+        return [lowered for node in graph.node for lowered in self._lower_node(node)]
 
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
         for entry in node.attribute:
@@ -329,8 +332,8 @@ class _Lowering:
             nodes = compute_float(node)
             flags = self.steps.flags()
             return check_floats(nodes, node, self.tensors.types, flags) if self.raises else nodes
-        if self.steps.is_fused and (made := self._chain(node, rounding)):
-            return made
+        if self.steps.is_fused and (chain := self._chain(node, rounding)):
+            return chain
         if rounding is Rounding.EXACT:
             return [node]
         return self._lower_product(node) or self._round_results(node, results)
@@ -358,7 +361,7 @@ class _Lowering:
             (0, 1),
             key=lambda i: (
                 self.tensors.dims.get(node.input[i]) == dims,
-                self.tensors.made.get(node.input[i], -1),
+                self.tensors.positions.get(node.input[i], -1),
             ),
         )
         source, operand = node.input[order[1]], node.input[order[0]]
@@ -380,8 +383,8 @@ class _Lowering:
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return the nodes of a product that a kernel computes, or whose sums are kept in half; an
         empty list for others."""
-        if found := self._recurrence(node):
-            return self._lower_recurrence(found)
+        if recurrence := self._recurrence(node):
+            return self._lower_recurrence(recurrence)
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
         operands, op = self._operands_of(node), Tape(f"{node.output[0]}/partials")
@@ -407,8 +410,8 @@ class _Lowering:
         def hold(function: Activation) -> str:
             op = Tape(function.name)
             result = function.add(op, "x")
-            made = tabulate(op, result, self.version, lambda model: lower(model, self.numerics))
-            return self.steps.hold(Table("", made))
+            values = tabulate(op, result, self.version, lambda model: lower(model, self.numerics))
+            return self.steps.hold(Table("", values))
 
         op = Tape(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
         overflow = int(self.numerics.nan_on_overflow)
@@ -427,11 +430,11 @@ class _Lowering:
             placed = place_operands(op, node, (left, right, result))
             sides = [self.codes.get(name, name) for name in (placed.field, placed.filters)]
             pads, total = [*placed.before, *placed.after], op.new_name()
-            made = make_convolution(placed.geometry, pads, sides, total, block, flags)
+            product = make_convolution(placed.geometry, pads, sides, total, block, flags)
         else:
             sides, total = [self.codes.get(name, name) for name in node.input[:2]], op.new_name()
-            made = make_product(node, sides, total, block, flags)
-        op.nodes.append(made)
+            product = make_product(node, sides, total, block, flags)
+        op.nodes.append(product)
         self.tensors.dims[total] = self.tensors.dims[node.output[0]]
         return total
 

@@ -120,8 +120,11 @@ class _Facts:
                         for dim in info.type.tensor_type.shape.dim
                     )
         constants = find_constants(model.graph)
-        held = [tensor for graph in iter_graphs(model.graph) for tensor in graph.initializer]
-        for name, tensor in (*constants.items(), *((each.name, each) for each in held)):
+        tensors = [tensor for graph in iter_graphs(model.graph) for tensor in graph.initializer]
+        for name, tensor in (
+            *constants.items(),
+            *((initializer.name, initializer) for initializer in tensors),
+        ):
             shapes[name], types[name] = tuple(tensor.dims), tensor.data_type
         return [
             _Facts(graph, find_makers(graph), constants, weights, shapes, types, opset)
@@ -309,7 +312,7 @@ def _factors_are_safe(facts: _Facts) -> bool:
 def _skip_factors(name: str, facts: _Facts) -> str:
     """Return the tensor that a tensor is a constant multiple of."""
     while (maker := facts.maker(name, "Mul", "Div", "Transpose")) is not None:
-        others = [each for each in maker.input if facts.value(each) is None]
+        others = [operand for operand in maker.input if facts.value(operand) is None]
         if len(others) != 1:
             break
         name = others[0]

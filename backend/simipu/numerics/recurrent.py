@@ -105,18 +105,20 @@ def _read_activations(node: onnx.NodeProto) -> tuple[Activation, ...] | None:
     """Return the functions of all directions, or None for an unknown name. Functions with
     parameters take them from the attributes' lists in order, and the default after the end."""
     directions = 2 if _direction(node) == "bidirectional" else 1
-    names = [each.decode().lower() for each in attribute(node, "activations", [])]
+    names = [text.decode().lower() for text in attribute(node, "activations", [])]
     defaults = [name.lower() for name in operator_of(node).activations] * directions
     names = names or defaults
     if len(names) != len(defaults) or not _ACTIVATIONS.keys() >= {*names}:
         return None
-    given = [iter(attribute(node, f"activation_{name}", [])) for name in ("alpha", "beta")]
+    parameter_lists = [
+        iter(attribute(node, f"activation_{name}", [])) for name in ("alpha", "beta")
+    ]
     return tuple(
         Activation(
             name,
             tuple(
                 next(values, default)
-                for values, default in zip(given, _ACTIVATIONS[name][0], strict=False)
+                for values, default in zip(parameter_lists, _ACTIVATIONS[name][0], strict=False)
             ),
         )
         for name in names
@@ -174,8 +176,8 @@ class Recurrence:
     @property
     def reversed(self) -> tuple[bool, ...]:
         """For each direction, whether it begins at the last step."""
-        known = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-        return known[_direction(self.node)]
+        orders = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+        return orders[_direction(self.node)]
 
     @property
     def resets_after(self) -> bool:
@@ -190,8 +192,8 @@ class Recurrence:
     @property
     def clip(self) -> float:
         """Bound of what the gates' functions are applied to, as a half."""
-        found = float(attribute(self.node, "clip", 0.0))
-        return float(np.float16(min(found, 65504.0))) if found > 0 else math.inf
+        bound = float(attribute(self.node, "clip", 0.0))
+        return float(np.float16(min(bound, 65504.0))) if bound > 0 else math.inf
 
     def input(self, place: int) -> str:
         """Return the name of an input, "" if there is none."""
@@ -222,9 +224,9 @@ def expand(
     for node in graph.node:
         for body in iter_bodies(node):
             has_changed |= expand(body, dims, halves)
-        found = Recurrence.of(node, dims, halves)
-        nodes += _expand_node(found) if found else [node]
-        is_changed |= found is not None
+        recurrence = Recurrence.of(node, dims, halves)
+        nodes += _expand_node(recurrence) if recurrence else [node]
+        is_changed |= recurrence is not None
     if is_changed:
         replace_nodes(graph, nodes)
     return has_changed or is_changed
@@ -232,11 +234,11 @@ def expand(
 
 def _expand_node(recurrence: Recurrence) -> list[onnx.NodeProto]:
     op = Tape(f"{recurrence.node.output[0] or recurrence.node.output[1]}/recurrent")
-    made = [_Direction(recurrence, op, i).add() for i in range(len(recurrence.reversed))]
+    directions = [_Direction(recurrence, op, i).add() for i in range(len(recurrence.reversed))]
     for place, axis in ((0, 1), (1, 0), (2, 0)):
         if name := recurrence.output(place):
             shape = [0, 1, -1, recurrence.hidden] if axis else [1, -1, recurrence.hidden]
-            parts = [op.add("Reshape", each[place], op.ints(shape)) for each in made]
+            parts = [op.add("Reshape", results[place], op.ints(shape)) for results in directions]
             op.add_as(name, "Concat", *parts, axis=axis)
     return op.nodes
 
@@ -252,27 +254,27 @@ class _Direction:
 
     def add(self) -> tuple[str, ...]:
         """Add the Scan, and return the names of all states, the last one, and the last cells."""
-        found, op = self.recurrence, self.op
+        recurrence, op = self.recurrence, self.op
         body = Tape(f"{op.new_name()}/step")
         names = [f"{body.prefix}/{name}" for name in ("h", "c", "x", "is_absent")]
         states = [self._first_state(_H)]
-        if found.kind == "LSTM":
+        if recurrence.kind == "LSTM":
             states.append(self._first_state(_C))
-        inputs, scanned = names[: len(states)], [found.input(_X)]
-        made = self._add_step(body, names[2], inputs)
-        shown = made[0]
-        if found.input(_LENGTHS):
+        inputs, scanned = names[: len(states)], [recurrence.input(_X)]
+        results = self._add_step(body, names[2], inputs)
+        shown = results[0]
+        if recurrence.input(_LENGTHS):
             scanned.append(self._mark_steps())
             # All rows: at places 0 the new values, at 1 those of a row without such a step.
             places = body.add("Reshape", names[3], body.ints([1, -1, 1]))
-            places = body.add("Expand", places, body.ints([1, 1, found.hidden]))
-            zeros = body.add("Expand", _half(body, 0), body.add("Shape", made[0]))
-            shown = self._choose(body, places, made[0], zeros)
-            pairs = zip(made, inputs, strict=True)
-            made = [self._choose(body, places, new, old) for new, old in pairs]
-        outputs = [body.add("Identity", name) for name in (*made, shown)]
+            places = body.add("Expand", places, body.ints([1, 1, recurrence.hidden]))
+            zeros = body.add("Expand", _half(body, 0), body.add("Shape", results[0]))
+            shown = self._choose(body, places, results[0], zeros)
+            pairs = zip(results, inputs, strict=True)
+            results = [self._choose(body, places, new, old) for new, old in pairs]
+        outputs = [body.add("Identity", name) for name in (*results, shown)]
         graph = self._make_body(body, inputs, names[2 : 2 + len(scanned)], outputs)
-        is_reversed = int(found.reversed[self.index])
+        is_reversed = int(recurrence.reversed[self.index])
         scan = helper.make_node(
             "Scan",
             [*states, *scanned],
@@ -283,7 +285,7 @@ class _Direction:
             scan_input_directions=[is_reversed] * len(scanned),
             scan_output_directions=[is_reversed],
         )
-        if found.kind != "LSTM":
+        if recurrence.kind != "LSTM":
             del scan.output[1]
         op.nodes.append(scan)
         return scan.output[-1], *scan.output[:-1]
@@ -342,8 +344,8 @@ class _Direction:
         it is 1. ONNX Runtime's Where loses the sign of zeros."""
         shape = body.ints([1, -1, self.recurrence.hidden])
         parts = [body.add("Reshape", choice, shape) for choice in choices]
-        found = body.add("GatherElements", body.add("Concat", *parts, axis=0), places, axis=0)
-        return body.add("Reshape", found, body.ints([-1, self.recurrence.hidden]))
+        chosen = body.add("GatherElements", body.add("Concat", *parts, axis=0), places, axis=0)
+        return body.add("Reshape", chosen, body.ints([-1, self.recurrence.hidden]))
 
     def _add_step(self, body: Tape, x: str, states: Sequence[str]) -> list[str]:
         """Add a step to the body, and return the names of the new states."""
@@ -381,8 +383,8 @@ class _Direction:
     @staticmethod
     def _multiply(body: Tape, factors: Sequence[str], weights: str, bias: str) -> str:
         factor = body.add("Concat", *factors, axis=1) if len(factors) > 1 else factors[0]
-        made = body.add("MatMul", factor, weights)
-        return body.add("Add", made, bias) if bias else made
+        product = body.add("MatMul", factor, weights)
+        return body.add("Add", product, bias) if bias else product
 
     def _activate(self, body: Tape, function: Activation, gate: str) -> str:
         if not math.isinf(clip := self.recurrence.clip):
@@ -418,8 +420,10 @@ class _Direction:
         gates = self._multiply(body, [x, h], self._join_weights(0, 2), self._join_biases(0, 2))
         gates = self._activate(body, f, gates)
         update, reset = (self._slice(body, gates, 1, at, at + 1) for at in range(2))
-        kept = body.add("Mul", reset, h)
-        new = self._multiply(body, [x, kept], self._join_weights(2, 3), self._join_biases(2, 3))
+        reset_state = body.add("Mul", reset, h)
+        new = self._multiply(
+            body, [x, reset_state], self._join_weights(2, 3), self._join_biases(2, 3)
+        )
         return self._mix(body, self._activate(body, g, new), update, h)
 
     def _add_gru_reset_after(self, body: Tape, x: str, h: str) -> str:
@@ -428,10 +432,10 @@ class _Direction:
         if bias:
             biases = [self._slice(self.op, bias, 0, at, at + 3) for at in (0, 3)]
         sides = []
-        for factor, place, each in ((x, _W, biases[0]), (h, _R, biases[1])):
+        for factor, place, own_bias in ((x, _W, biases[0]), (h, _R, biases[1])):
             weights = self.op.add("Transpose", self._take(place), perm=[1, 0])
-            made = self._multiply(body, [factor], weights, each)
-            sides.append([self._slice(body, made, 1, *ends) for ends in ((0, 2), (2, 3))])
+            product = self._multiply(body, [factor], weights, own_bias)
+            sides.append([self._slice(body, product, 1, *ends) for ends in ((0, 2), (2, 3))])
         gates = self._activate(body, f, body.add("Add", sides[0][0], sides[1][0]))
         update, reset = (self._slice(body, gates, 1, at, at + 1) for at in range(2))
         new = body.add("Add", sides[0][1], body.add("Mul", sides[1][1], reset))

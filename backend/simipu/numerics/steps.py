@@ -26,7 +26,7 @@ class StepWriter:
     tensors: Tensors
     numerics: Numerics | None
     kernels: KernelUse
-    held: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
+    table_values: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
     """Values of the lookup tables, by initializer."""
 
     @property
@@ -59,11 +59,11 @@ class StepWriter:
 
     def hold(self, table: Table) -> str:
         """Return the name of the initializer that holds a table."""
-        for name, held in self.held.items():
-            if held is table.values:
+        for name, values in self.table_values.items():
+            if values is table.values:
                 return name
-        name = f"simipu/table/{len(self.held)}"
-        self.held[name] = table.values
+        name = f"simipu/table/{len(self.table_values)}"
+        self.table_values[name] = table.values
         return name
 
     def apply(self, op: Tape, op_type: str, left: str, right: str, shape: Shape | None) -> str:
@@ -71,12 +71,12 @@ class StepWriter:
         can include."""
         if self.kernels is KernelUse.APART:
             return op.add(op_type, left, right)
-        made = op.new_name()
-        self.tensors.dims[made] = self.tensors.dims[left]
+        result = op.new_name()
+        self.tensors.dims[result] = self.tensors.dims[left]
         if shape is not None:
             self.tensors.dims[right] = shape
-        op.nodes.append(self.step(left, Step(BINARY[op_type][0], operand=right), made))
-        return made
+        op.nodes.append(self.step(left, Step(BINARY[op_type][0], operand=right), result))
+        return result
 
     def round(
         self, op: Tape, source: str, rounding: Rounding = Rounding.ROUNDED, result: str = ""
@@ -84,9 +84,9 @@ class StepWriter:
         """Add the rounding of a result to half, and return the name of the rounded one."""
         assert self.numerics is not None
         if self.has_kernels:
-            made = result or op.new_name()
-            op.nodes.append(self.step(source, Step(Kind.NONE, ROUNDINGS[rounding]), made))
-            return made
+            rounded = result or op.new_name()
+            op.nodes.append(self.step(source, Step(Kind.NONE, ROUNDINGS[rounding]), rounded))
+            return rounded
         return round_to_half(
             op,
             source,

@@ -33,7 +33,7 @@ class Tensors:
     """Halves that are widened 8-bit values: a product of two such tensors is an 8-bit product."""
     dims: dict[str, Dims] = field(default_factory=dict)
     """Shapes, with the names of open sizes."""
-    made: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
     """Index of the main graph's node that makes a tensor."""
 
     @staticmethod
@@ -52,8 +52,8 @@ class Tensors:
         """Add what is known of halves under new names, by the old ones."""
         self.halves.update(renames.values())
         self.types.update({new: self.types[old] for old, new in renames.items()})
-        known: tuple[dict[str, Any], ...] = (self.shapes, self.dims, self.made)
-        for facts in known:
+        mappings: tuple[dict[str, Any], ...] = (self.shapes, self.dims, self.positions)
+        for facts in mappings:
             facts.update({new: facts[old] for old, new in renames.items() if old in facts})
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
@@ -73,7 +73,7 @@ class Tensors:
             self.weights.add(constant.name)
             self._add_shape(constant.name, constant.dims)
         for place, node in enumerate(graph.node):
-            self.made.update(dict.fromkeys(node.output, place))
+            self.positions.update(dict.fromkeys(node.output, place))
             for entry in node.attribute:
                 if node.op_type == "Constant" and entry.type == onnx.AttributeProto.TENSOR:
                     self._add(node.output[0], entry.t.data_type)

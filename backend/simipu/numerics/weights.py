@@ -60,8 +60,8 @@ def find_codes(
     half. `takes` says whether a node accepts codes at an input."""
     stored = {tensor.name for tensor in graph.initializer if tensor.name in quarters}
     casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
-    given = {value.name for value in graph.output}
-    wide = {node.output[0]: node for node in casts if node.output[0] not in given}
+    outputs = {value.name for value in graph.output}
+    wide = {node.output[0]: node for node in casts if node.output[0] not in outputs}
     lost = {node.input[0] for node in casts if node.output[0] not in wide}
     for name, place, node in iter_readers(graph):
         if name in wide and not takes(node, place):
@@ -158,30 +158,34 @@ def keep_codes(
     """Change the lowered graph of `given`, in place, to widen 8-bit weights that are large and have
     an even number of codes. Return the arrays that it reads instead, by the name of the weight: the
     data of `weights` under other types. The graph calls them by `name_codes`."""
-    found = {
+    large = {
         name: np.ascontiguousarray(weights[name]).view(np.uint8).reshape(-1)
         for name in quarters
         if name in weights and weights[name].nbytes >= MIN_BYTES and weights[name].nbytes % 2 == 0
     }
-    if not found:
+    if not large:
         return {}
-    shapes = {each.name: list(each.dims) for each in graph.initializer if each.name in found}
-    drop_initializers(graph, found.keys())
-    for quarter in dict.fromkeys(quarters[name] for name in found):
+    shapes = {
+        initializer.name: list(initializer.dims)
+        for initializer in graph.initializer
+        if initializer.name in large
+    }
+    drop_initializers(graph, large.keys())
+    for quarter in dict.fromkeys(quarters[name] for name in large):
         tensor = numpy_helper.from_array(_pairs(quarter), _table_name(quarter))
         graph.initializer.append(tensor)
         info = helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims)
         graph.input.append(info)
     codes: dict[str, Array] = {}
-    for name, values in found.items():
+    for name, values in large.items():
         codes[name] = values.view(np.dtype("<u2"))[None]
         stub = graph.initializer.add(name=name_codes(name), data_type=TensorProto.UINT16)
         stub.dims.extend([1, values.size // 2])
         stub.data_location = TensorProto.EXTERNAL
-    activations = _find_activations(given, found)
+    activations = _find_activations(given, large)
     first = {name: node for node in reversed(graph.node) for name in iter_reads(node)}
     before: dict[int, list[str]] = {}
-    for name in found:
+    for name in large:
         before.setdefault(id(first[name]), []).append(name)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -206,13 +210,13 @@ def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[st
         for node in graph.node
         if node.op_type == "Cast" and node.input[0] in names
     }
-    found: dict[str, str] = {}
+    activations: dict[str, str] = {}
     for node in graph.node:
         if operator_of(node).is_product:
             for name, other in (node.input[:2], node.input[1::-1]):
                 if name in wide:
-                    found.setdefault(wide[name], other)
-    return found
+                    activations.setdefault(wide[name], other)
+    return activations
 
 
 def _widen(

@@ -30,23 +30,23 @@ def read_size(node: onnx.NodeProto, name: str, default: int | None = None, least
 
 def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
     """Return one or several whole numbers as a list. Raises CompileError for other values."""
-    given = attribute(node, name)
+    value = attribute(node, name)
     listed = (
-        list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
+        list(value) if isinstance(value, Sequence) and not isinstance(value, bytes) else [value]
     )
     if not listed:
         raise refuse(node, f"attribute {name!r}: expected one or several sizes, found none")
-    return [_check(node, name, each) for each in listed]
+    return [_check(node, name, size) for size in listed]
 
 
 def read_choice(node: onnx.NodeProto, name: str, choices: Sequence[str]) -> str:
     """Return one of several words, the first of which is the default. Raises CompileError for
     another word."""
-    given = attribute(node, name, choices[0])
-    found = given.decode(errors="replace") if isinstance(given, bytes) else given
-    if found not in choices:
-        raise refuse(node, f"attribute {name!r}: expected {' or '.join(choices)}, found {found!r}")
-    return str(found)
+    value = attribute(node, name, choices[0])
+    choice = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if choice not in choices:
+        raise refuse(node, f"attribute {name!r}: expected {' or '.join(choices)}, found {choice!r}")
+    return str(choice)
 
 
 def read_axis(node: onnx.NodeProto, name: str, default: int, rank: int) -> int:
@@ -60,8 +60,8 @@ def read_axis(node: onnx.NodeProto, name: str, default: int, rank: int) -> int:
 
 def _check(node: onnx.NodeProto, name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, int) or not least <= value <= LARGEST:
-        found = "nothing" if value is None else f"{value!r}"
+        shown = "nothing" if value is None else f"{value!r}"
         raise refuse(
-            node, f"attribute {name!r}: expected a whole number of at least {least}, found {found}"
+            node, f"attribute {name!r}: expected a whole number of at least {least}, found {shown}"
         )
     return value

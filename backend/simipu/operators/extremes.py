@@ -87,12 +87,12 @@ def _guarded(node: onnx.NodeProto, around: GraphContext, careful: _Careful) -> B
             Tape(f"{node.output[0]}/{branch}", around.opset) for branch in ("nan", "number")
         )
         careful_results = careful(then, usual, around)
-        kept = [otherwise.Identity(name) for name in filter(None, results)]
+        identities = [otherwise.Identity(name) for name in filter(None, results)]
         branches = {
             "then_branch": _make_branch(then, careful_results),
-            "else_branch": _make_branch(otherwise, kept),
+            "else_branch": _make_branch(otherwise, identities),
         }
-        chosen = iter(op.add_all(len(kept), "If", flag, **branches))
+        chosen = iter(op.add_all(len(identities), "If", flag, **branches))
         return [next(chosen) if result else None for result in results]
 
     return compute
@@ -228,10 +228,10 @@ def _pool(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[str]
 
 def _scatter(op: Tape, node: onnx.NodeProto, around: GraphContext) -> Sequence[str]:
     kind = _kind(node, around)
-    flags, written = (
+    flags, updated = (
         _flag(op, name, around, kind) for name in (node.input[0], node.input[_SCATTERED])
     )
     copied = _copy(node, node.input)
     next(entry for entry in copied.attribute if entry.name == "reduction").s = b"max"
-    (is_nan,) = _add_like(op, copied, flags, node.input[1], written)
+    (is_nan,) = _add_like(op, copied, flags, node.input[1], updated)
     return [_spoil(op, node.output[0], is_nan)]

@@ -163,14 +163,14 @@ _PASSES = 2
 def _keep_entries(op: Tape, site: Site[GraphContext]) -> Results:
     """Add nodes that put the new entries before the old ones and drop the oldest."""
     node = site.node
-    update, kept = site.input(1), _count_kept(node)
+    update, num_kept = site.input(1), _count_kept(node)
     axis = read_axis(node, "sequence_axis", 0, site.facts.ranks.get(update, 1))
     if site.get("fp8", 0):
         codes, scale = FORMATS[_FORMAT], op.constant(_SCALE, np.int64)
         update = op.Cast(codes.encode(op, update, scale), to=TensorProto.UINT8)
         update = codes.decode(op, update, scale)
     if has_past(node):
-        past = op.Slice(site.input(PAST), *map(op.ints, ([0], [kept], [axis])))
+        past = op.Slice(site.input(PAST), *map(op.ints, ([0], [num_kept], [axis])))
         past = op.Where(op.Cast(site.x, to=TensorProto.BOOL), past, op.constant(0.0))
     else:
         sizes = op.Shape(update)
@@ -178,7 +178,7 @@ def _keep_entries(op: Tape, site: Site[GraphContext]) -> Results:
             op.Slice(sizes, op.ints([first]), op.ints([last]))
             for first, last in ((0, axis), (axis + 1, LARGEST))
         )
-        past = op.ConstantOfShape(op.Concat(before, op.ints([kept]), behind, axis=0))
+        past = op.ConstantOfShape(op.Concat(before, op.ints([num_kept]), behind, axis=0))
     return op.Concat(update, past, axis=axis)
 
 
@@ -207,11 +207,11 @@ def _find_cache_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     axis, new = read_axis(node, "sequence_axis", 0, len(update)), read_size(node, "step_len", 1)
     if update[axis] != new:
         return f"expected step_len {new} entries along axis {axis}, found {list(update)}"
-    wanted = (*update[:axis], read_size(node, "max_len"), *update[axis + 1 :])
+    expected = (*update[:axis], read_size(node, "max_len"), *update[axis + 1 :])
     past = shapes[PAST] if has_past(node) else None
-    if past in (None, wanted):
+    if past in (None, expected):
         return ""
-    return f"expected old entries of shape {list(wanted)}, found {list(past)}"
+    return f"expected old entries of shape {list(expected)}, found {list(past)}"
 
 
 def _copy_cache(context: Context) -> Work:

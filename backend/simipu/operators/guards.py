@@ -94,8 +94,8 @@ def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
 
 def _find_hidden(node: onnx.NodeProto, around: GraphContext) -> int | None:
     """Return the size of a state."""
-    held = around.shapes.get(node.input[_RECURRENT], (None,))[-1]
-    return int(attribute(node, "hidden_size", 0)) or held
+    hidden = around.shapes.get(node.input[_RECURRENT], (None,))[-1]
+    return int(attribute(node, "hidden_size", 0)) or hidden
 
 
 def _recur_without_features(op: Tape, site: Site[GraphContext]) -> Results:

@@ -55,11 +55,12 @@ class Codes:
         # exponent 0. The second half of the codes has the sign bit.
         codes = np.arange(_CODES // 2)
         exponents, mantissas = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
-        whole = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)
-        found = np.ldexp(
-            whole.astype(np.float64), np.maximum(exponents, 1) - self.bias - self.mantissa_bits
+        significands = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)
+        values = np.ldexp(
+            significands.astype(np.float64),
+            np.maximum(exponents, 1) - self.bias - self.mantissa_bits,
         )
-        both: npt.NDArray[np.float32] = np.concatenate([found, -found]).astype(np.float32)
+        both: npt.NDArray[np.float32] = np.concatenate([values, -values]).astype(np.float32)
         both[int(_NAN_CODE)] = np.nan
         return both
 
@@ -173,8 +174,8 @@ def _find_scale_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     for name, shape in list(zip(node.input, shapes, strict=True))[len(node.input) // 2 :]:
         if shape is not None and int(np.prod(shape)) < 1:
             return f"expected one number as the scale {name!r}, found {list(shape)}"
-    for each in ("fp8Format", "fp8FormatLHS", "fp8FormatRHS"):
-        read_choice(node, each, tuple(FORMATS))
+    for format_name in ("fp8Format", "fp8FormatLHS", "fp8FormatRHS"):
+        read_choice(node, format_name, tuple(FORMATS))
     return ""
 
 

@@ -55,14 +55,14 @@ def find_attribute_fault(node: onnx.NodeProto) -> str:
         return ""
     if fault := _find_spread_fault(node):
         return fault
-    for found in node.attribute:
-        if found.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
+    for entry in node.attribute:
+        if entry.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
             continue
-        least, most = _RANGES.get(found.name, (_INT32_MIN, _INT32_MAX))
-        numbers = [found.i] if found.type == onnx.AttributeProto.INT else found.ints
+        least, most = _RANGES.get(entry.name, (_INT32_MIN, _INT32_MAX))
+        numbers = [entry.i] if entry.type == onnx.AttributeProto.INT else entry.ints
         wrong = [number for number in numbers if not least <= number <= most]
-        if wrong and found.name not in _WIDE.get(node.op_type, ()):
-            return f"attribute {found.name!r}: expected {least} to {most}, found {wrong[0]}"
+        if wrong and entry.name not in _WIDE.get(node.op_type, ()):
+            return f"attribute {entry.name!r}: expected {least} to {most}, found {wrong[0]}"
     return ""
 
 

@@ -48,14 +48,14 @@ def _spread(op: Tape, node: onnx.NodeProto, tokens: str) -> str:
     ends = op.add("CumSum", flat, zero)
     starts = op.add("Sub", ends, flat)
     firsts, counts = (
-        op.add("Reshape", each, op.ints([-1, len(sizes), 1])) for each in (starts, flat)
+        op.add("Reshape", name, op.ints([-1, len(sizes), 1])) for name in (starts, flat)
     )
     places = []
     for number, size in enumerate(sizes):
         inner = op.add("Range", zero, op.constant(size, np.int64), one)
         first, count = (
-            op.add("Gather", each, op.constant(number, np.int64), axis=1)
-            for each in (firsts, counts)
+            op.add("Gather", name, op.constant(number, np.int64), axis=1)
+            for name in (firsts, counts)
         )
         place = op.add("Add", first, inner)
         is_inside = op.add("Less", place, tokens)
@@ -85,10 +85,10 @@ def _unpack(op: Tape, site: Site[GraphContext]) -> Results:
     count = op.add("Gather", op.add("Shape", flat), op.constant(0, np.int64), axis=0)
     padding = _zeros(op, site, op.add("Concat", op.ints([1]), rest, axis=0))
     places = _spread(op, node, count)
-    found = op.add("Gather", op.add("Concat", flat, padding, axis=0), places, axis=0)
+    unpacked = op.add("Gather", op.add("Concat", flat, padding, axis=0), places, axis=0)
     size = sum(read_sizes(node, "segment_max_size"))
-    wanted = op.add("Concat", op.ints([-1, size]), rest, axis=0)
-    return op.Reshape(found, wanted)
+    sizes = op.add("Concat", op.ints([-1, size]), rest, axis=0)
+    return op.Reshape(unpacked, sizes)
 
 
 def _repack(op: Tape, site: Site[GraphContext]) -> Results:
@@ -104,9 +104,9 @@ def _repack(op: Tape, site: Site[GraphContext]) -> Results:
     places = op.add("Reshape", _spread(op, node, count), op.ints([-1, 1]))
     filled = op.add("ScatterND", empty, places, flat)
     zero = op.ints([0])
-    kept = op.add("Slice", filled, zero, op.ints([batch * tokens]), zero)
-    wanted = op.add("Concat", op.ints([batch, tokens]), rest, axis=0)
-    return op.Reshape(kept, wanted)
+    filled_rows = op.add("Slice", filled, zero, op.ints([batch * tokens]), zero)
+    sizes = op.add("Concat", op.ints([batch, tokens]), rest, axis=0)
+    return op.Reshape(filled_rows, sizes)
 
 
 def _mask_compress(op: Tape, site: Site[GraphContext]) -> Results:
@@ -120,7 +120,7 @@ def _mask_compress(op: Tape, site: Site[GraphContext]) -> Results:
     data, mask = node.input[0], op.add("Cast", node.input[1], to=TensorProto.BOOL)
     rank = site.facts.ranks.get(data, 1)
     axis = read_axis(node, "axis", 0, rank)
-    order = [axis, *(each for each in range(rank) if each != axis)]
+    order = [axis, *(other_axis for other_axis in range(rank) if other_axis != axis)]
     turned = op.add("Transpose", data, perm=order)
     sizes = op.add("Shape", turned)
     length, rest = (
@@ -129,14 +129,14 @@ def _mask_compress(op: Tape, site: Site[GraphContext]) -> Results:
     )
     ones = op.add("Cast", op.add("Reshape", mask, op.ints([-1])), to=TensorProto.INT64)
     before = op.add("CumSum", ones, op.constant(0, np.int64), exclusive=1)
-    kept = op.add("Cast", ones, to=TensorProto.BOOL)
-    places = op.add("Where", kept, before, length)
+    is_set = op.add("Cast", ones, to=TensorProto.BOOL)
+    places = op.add("Where", is_set, before, length)
     longer = op.add("Concat", op.add("Add", length, op.ints([1])), rest, axis=0)
     empty = _zeros(op, site, longer)
     places = op.add("Reshape", places, op.ints([-1, 1]))
     filled = op.add("ScatterND", empty, places, turned)
     front = op.add("Slice", filled, op.ints([0]), length, op.ints([0]))
-    back = [order.index(each) for each in range(rank)]
+    back = [order.index(other_axis) for other_axis in range(rank)]
     return op.Transpose(front, perm=back)
 
 
@@ -160,9 +160,9 @@ def _find_repacking_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     """Return what is wrong with a Repack, whose samples must be [max_valid_num, sizes, ...]."""
     read_size(node, "batch_size"), read_size(node, "sequence_length")
     samples = shapes[0]
-    wanted = (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
-    if samples is not None and samples[:_TOKENS] != wanted:
-        return f"expected samples [{wanted[0]}, {wanted[1]}, ...], found {list(samples)}"
+    expected = (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
+    if samples is not None and samples[:_TOKENS] != expected:
+        return f"expected samples [{expected[0]}, {expected[1]}, ...], found {list(samples)}"
     return _find_packing_fault(node, shapes)
 
 

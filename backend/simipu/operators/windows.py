@@ -19,13 +19,13 @@ def window_fault(filters: int | None = None) -> Fault:
     node."""
 
     def find(node: onnx.NodeProto, shapes: Shapes) -> str:
-        given = shapes[0] if shapes else None
-        told = tuple(attribute(node, "kernel_shape", ()))
-        held = shapes[filters] if filters is not None and filters < len(shapes) else None
-        kernel = told or (held or ())[_LEADING:]
-        if given is None or len(given) != len(kernel) + _LEADING or 0 in given:
+        source = shapes[0] if shapes else None
+        window = tuple(attribute(node, "kernel_shape", ()))
+        filter_shape = shapes[filters] if filters is not None and filters < len(shapes) else None
+        kernel = window or (filter_shape or ())[_LEADING:]
+        if source is None or len(source) != len(kernel) + _LEADING or 0 in source:
             return ""
-        return _compare(node, given[_LEADING:], kernel)
+        return _compare(node, source[_LEADING:], kernel)
 
     return find
 

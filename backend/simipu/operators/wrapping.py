@@ -39,20 +39,20 @@ def _raise(op: Tape, site: Site[GraphContext]) -> Results:
     the power of 1 and -1 is the same as with the positive one, that of others is cut off to 0."""
     base, exponent = site.node.input
     kind = site.facts.types[base]
-    known = site.facts.value(exponent)
-    numbers = [] if known is None else [int(number) for number in known.reshape(-1)]
-    bits = _MAX_BITS if known is None else max(map(abs, numbers), default=0).bit_length()
+    value = site.facts.value(exponent)
+    numbers = [] if value is None else [int(number) for number in value.reshape(-1)]
+    bits = _MAX_BITS if value is None else max(map(abs, numbers), default=0).bit_length()
     source, one = op.read(base, kind), op.like(1, kind)
-    left = signed = op.Cast(exponent, to=TensorProto.INT64)
+    remaining = signed = op.Cast(exponent, to=TensorProto.INT64)
     # Of the shape of both operands.
-    result, square = one + op.Mul(op.Cast(left, to=kind) + source, 0), source
-    left = op.Abs(left)
+    result, square = one + op.Mul(op.Cast(remaining, to=kind) + source, 0), source
+    remaining = op.Abs(remaining)
     for bit in range(bits):
         square = square * square if bit else source
-        is_set = op.Cast(op.Mod(left, 2), to=TensorProto.BOOL)
+        is_set = op.Cast(op.Mod(remaining, 2), to=TensorProto.BOOL)
         result = result * op.Where(is_set, square, one)
-        left = left / 2
-    if known is None or min(numbers, default=0) < 0:
+        remaining = remaining / 2
+    if value is None or min(numbers, default=0) < 0:
         is_unit = op.Or(op.Equal(source, 1), op.Equal(source, -1))
         is_cut = op.And(op.Less(signed, 0), op.Not(is_unit))
         result = op.Where(is_cut, op.like(0, kind), result)
@@ -67,11 +67,12 @@ def matrix_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
 
 
 def _multiply(op: Tape, site: Site[GraphContext]) -> Results:
-    given = site.facts.types[site.node.input[0]]
+    element_type = site.facts.types[site.node.input[0]]
     # The bits of a product are the same with signs, which ONNX Runtime's MatMul of no terms needs.
-    kind = _AS_SIGNED.get(given, given)
+    kind = _AS_SIGNED.get(element_type, element_type)
     operands = [
-        op.Cast(name, to=kind) if name and kind != given else name for name in site.node.input
+        op.Cast(name, to=kind) if name and kind != element_type else name
+        for name in site.node.input
     ]
     left, right = (
         op.Transpose(name, perm=[1, 0]) if site.get(is_turned, 0) else name
@@ -80,7 +81,7 @@ def _multiply(op: Tape, site: Site[GraphContext]) -> Results:
     result = _scale(op, op.read(op.MatMul(left, right), kind), site.get("alpha", 1.0), kind)
     if site.optional(2) is not None and site.get("beta", 1.0):
         result = result + _scale(op, op.read(operands[2], kind), site.get("beta", 1.0), kind)
-    return result if kind == given else op.Cast(result, to=given)
+    return result if kind == element_type else op.Cast(result, to=element_type)
 
 
 def _scale(op: Tape, value: Value, factor: float, kind: int) -> Value:

@@ -63,8 +63,8 @@ class Forks:
             self._collects_after.clear()
             gc.enable()
         self.process_id = os.getpid()
-        for each in list(self._watched):
-            each.forget_parent()
+        for watched in list(self._watched):
+            watched.forget_parent()
 
 
 def keep_forever(value: object) -> None:

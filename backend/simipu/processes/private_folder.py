@@ -51,18 +51,18 @@ class PrivateFolder:
             if folder is None:
                 return None
             with open(os.open(name, os.O_RDONLY | _OPEN, dir_fd=folder), "rb") as stream:
-                found = os.fstat(stream.fileno())
-                if not stat.S_ISREG(found.st_mode) or not _is_mine(found):
+                status = os.fstat(stream.fileno())
+                if not stat.S_ISREG(status.st_mode) or not _is_mine(status):
                     _log.warning("%s is not used: it is not this user's file", self.path / name)
                     return None
-                if found.st_size > self.max_entry_bytes:
+                if status.st_size > self.max_entry_bytes:
                     return None
                 with suppress(OSError):
                     os.utime(stream.fileno())
-                if not found.st_size:
+                if not status.st_size:
                     return memoryview(b"")
                 # No entry shrinks: another one takes its place by another file.
-                return memoryview(mmap(stream.fileno(), found.st_size, access=ACCESS_COPY))
+                return memoryview(mmap(stream.fileno(), status.st_size, access=ACCESS_COPY))
         return None
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
@@ -97,12 +97,12 @@ class PrivateFolder:
         Raises OSError."""
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
         try:
-            found = os.fstat(folder)
-            if not _is_mine(found):
+            status = os.fstat(folder)
+            if not _is_mine(status):
                 text = "%s is not used: expected user %d, mode 0700, found user %d, mode %04o"
-                mode = stat.S_IMODE(found.st_mode)
-                _log.warning(text, self.path, os.geteuid(), found.st_uid, mode)
-            yield folder if _is_mine(found) else None
+                mode = stat.S_IMODE(status.st_mode)
+                _log.warning(text, self.path, os.geteuid(), status.st_uid, mode)
+            yield folder if _is_mine(status) else None
         finally:
             os.close(folder)
 
@@ -114,8 +114,8 @@ class PrivateFolder:
             return
         for name in names:
             with suppress(OSError):
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                entries.append((found.st_mtime_ns, name, found.st_size))
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                entries.append((status.st_mtime_ns, name, status.st_size))
         count, size = len(entries), sum(entry[2] for entry in entries)
         if count < self.max_entries and size < self.max_bytes:
             return

@@ -52,11 +52,11 @@ def take_rows(
     if noted := find_noted_dependence(model):
         return model, streams, noted[:_MAX_REASON_CHARACTERS]
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
-    given = {stream.tensor: stream.shape for stream in inputs}
+    input_shapes = {stream.tensor: stream.shape for stream in inputs}
     reason = "it has no inputs"
-    if given:
+    if input_shapes:
         reason = f"its inputs do not share a batch dimension (axis {batch_axis})"
-    for batch, axes in _find_batches(given, batch_axis):
+    for batch, axes in _find_batches(input_shapes, batch_axis):
         try:
             if batch == 1:
                 # Every run has one row: only its axis in the outputs has to be found.
@@ -76,8 +76,8 @@ def take_rows(
 def note_dependence(model: onnx.ModelProto, reason: str) -> None:
     """Record in a model that its rows depend on each other, and the reason; no proof is then
     attempted."""
-    kept = {entry.key: entry.value for entry in model.metadata_props}
-    helper.set_model_props(model, {**kept, _DEPENDENCE: reason})
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    helper.set_model_props(model, {**entries, _DEPENDENCE: reason})
 
 
 def find_noted_dependence(model: onnx.ModelProto) -> str:
@@ -102,11 +102,11 @@ def _find_batches(
     for size in sorted(sizes, reverse=True):
         axes = {}
         for name, shape in shapes.items():
-            found = [axis for axis, each in enumerate(shape) if each == size]
+            batch_axes = [axis for axis, axis_size in enumerate(shape) if axis_size == size]
             if shape[batch_axis : batch_axis + 1] == (size,):
                 axes[name] = batch_axis
-            elif len(found) == 1:
-                axes[name] = found[0]
+            elif len(batch_axes) == 1:
+                axes[name] = batch_axes[0]
         if size > 1 and len(axes) == len(shapes):
             yield size, axes
 
@@ -135,7 +135,7 @@ def _find_only_rows(
 
     That is `batch_axis`, or the first axis, or else the axis that the row rules give.
     """
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     followed: dict[str, int] | None = None
     for stream in results:
         fitting = (axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,))
@@ -143,8 +143,8 @@ def _find_only_rows(
         if axis is None:
             followed = _prove(model, 1, inputs, weights)[1] if followed is None else followed
             axis = followed[stream.tensor]
-        found[stream.tensor] = axis
-    return found
+        axes[stream.tensor] = axis
+    return axes
 
 
 def trace_rows(
@@ -228,8 +228,10 @@ class _Constants(Mapping[str, Array]):
 
             node, opset = self._makers[name]
             graph = ReferenceEvaluator(node, opsets={"": opset})
-            made = list(graph.run(None, {each: self[each] for each in node.input}))
-            self._weights[name] = np.asarray(made[0])
+            results = list(
+                graph.run(None, {input_name: self[input_name] for input_name in node.input})
+            )
+            self._weights[name] = np.asarray(results[0])
             del self._makers[name]
         if name in self._weights:
             return self._weights[name]
@@ -316,15 +318,15 @@ def place_rows(node: Node) -> dict[str, Rows]:
     names = [name for name in proto.output if name]
     places = operator.rows(node)
     _check_others(node, operator)
-    found: dict[str, Rows] = {}
+    row_places: dict[str, Rows] = {}
     for name, shape, place in zip(names, node.results, places, strict=False):
         size = place.size(node.batch)
         if shape[place.axis : place.axis + 1] != (size,):
             raise NotIndependent(
                 f"its result has shape {shape}, without {size} along axis {place.axis}"
             )
-        found[name] = place
-    return found
+        row_places[name] = place
+    return row_places
 
 
 def _check_others(node: Node, operator: Operator) -> None:

@@ -119,9 +119,9 @@ class _Equation:
     @staticmethod
     def parse(text: str, shapes: Sequence[Sequence[int]]) -> _Equation | None:
         """Parse an equation. Returns None if it does not fit the operands' shapes."""
-        given, arrow, result = text.replace(" ", "").partition("->")
+        operands, arrow, result = text.replace(" ", "").partition("->")
         terms, sizes = [], dict[str, int]()
-        for term, shape in zip(given.split(","), shapes, strict=False):
+        for term, shape in zip(operands.split(","), shapes, strict=False):
             term = _named(term, len(shape) - len(term.replace(_ELLIPSIS, "")))
             if len(term) != len(shape):
                 return None
@@ -151,16 +151,16 @@ class _Equation:
         left = set(self.terms[0])
         for i, term in enumerate(self.terms[1:], 2):
             right, later = set(term), set(self.result).union(*self.terms[i:])
-            kept = (left | right) & later
+            remaining = (left | right) & later
             yield Product(
-                self.count(left & right & kept),
-                self.count((left - right) & kept),
-                self.count((left | right) - kept),
-                self.count((right - left) & kept),
+                self.count(left & right & remaining),
+                self.count((left - right) & remaining),
+                self.count((left | right) - remaining),
+                self.count((right - left) & remaining),
                 element_bytes,
                 partial_bytes,
             )
-            left = kept
+            left = remaining
 
 
 def _named(term: str, hidden: int) -> str:
@@ -182,11 +182,11 @@ def einsum(context: Context) -> Work:
     equation = _Equation.parse(text, [value.shape for value in values])
     if equation is None or len(equation.terms) != len(values):
         return guess(context)
-    found = list(equation.products(*products.find_widths(context, *context.operands)))
-    if len(found) == 1:
-        work = products.planned(context, products.with_stored(context, found[0]))
+    pairs = list(equation.products(*products.find_widths(context, *context.operands)))
+    if len(pairs) == 1:
+        work = products.planned(context, products.with_stored(context, pairs[0]))
         return products.with_dynamic_operands(context, work)
-    return in_turn("matmul", *(products.planned(context, product) for product in found))
+    return in_turn("matmul", *(products.planned(context, product) for product in pairs))
 
 
 def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
@@ -247,8 +247,8 @@ def cumulative(context: Context) -> Work:
     """Return the cost of CumSum: PopART multiplies by a triangle of ones (cumsumx.cpp), because
     processing rows one by one is too slow."""
     source, rank = context.source, len(context.source.shape)
-    known = context.known_scalar(1) if context.has(1) else None
-    axis = int(known) if known is not None and -rank <= known < rank else -1
+    scalar = context.known_scalar(1) if context.has(1) else None
+    axis = int(scalar) if scalar is not None and -rank <= scalar < rank else -1
     length = source.shape[axis] if rank else 1
     return _transform(context, max(1, source.size // max(1, length)), length, length)
 
@@ -270,13 +270,15 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
     which are then rounded to the result."""
 
     def formula(context: Context) -> Work:
-        given = context.node
+        original = context.node
         values = [
             value and replace(value, bytes_per_element=HALF_BYTES)
             for value in (context.inputs[left], context.inputs[right])
         ]
-        node = onnx.NodeProto(name=given.name, op_type=given.op_type, attribute=given.attribute)
-        node.input.extend([given.input[left], given.input[right]])
+        node = onnx.NodeProto(
+            name=original.name, op_type=original.op_type, attribute=original.attribute
+        )
+        node.input.extend([original.input[left], original.input[right]])
         layouts = [context.layout(left), context.layout(right)]
         inner = replace(context, node=node, inputs=values, layouts=layouts, half_partials=False)
         # Popops' casts: 9 cycles for four to halves, and floats to whole numbers no faster

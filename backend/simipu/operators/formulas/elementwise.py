@@ -60,8 +60,13 @@ class Elementwise:
     def _gathered(self, context: Context, layout: Layout) -> Work:
         """Return the work of a node whose operand is fragmented into single elements, such as by
         slices with steps. The elements are brought together first, and the result is contiguous."""
-        whole = replace(linear(context.result, context.node.output[0]), imbalance=layout.imbalance)
-        layouts = [whole if each == layout else each for each in context.layouts]
+        unsplit = replace(
+            linear(context.result, context.node.output[0]), imbalance=layout.imbalance
+        )
+        layouts = [
+            unsplit if operand_layout == layout else operand_layout
+            for operand_layout in context.layouts
+        ]
         work = self(replace(context, layouts=layouts))
         width = context.result.bytes_per_element
         moved = context.fullest(context.result.size, layout) * width
@@ -139,12 +144,12 @@ def _is_fragmented(layout: Layout, value: TensorSize) -> bool:
 def result_layout(context: Context) -> Layout | None:
     """Return the layout of the operand with the result's size that is spread best (popops'
     createOutputForElementWiseOp); None if all such operands are weights."""
-    found = [
+    layouts = [
         layout
         for value, layout in zip(context.inputs, context.layouts, strict=False)
         if value is not None and layout is not None and value.size == context.result.size
     ]
-    return min(found, key=lambda layout: layout.imbalance, default=None)
+    return min(layouts, key=lambda layout: layout.imbalance, default=None)
 
 
 def _base(context: Context, layout: Layout | None) -> int:
@@ -190,16 +195,18 @@ def broadcast_cycles(
             workers = context.target.workers_per_tile
             return v.outer_vector_cycles(rows, run, width, workers, grain), received
         return context.loop_cycles(elements, loop, v.BINARY_START) + copied, received
-    held = min(elements, math.ceil(value.size / lay.row_parts))
-    repeats = elements / max(1, held)
-    received = held * width
+    tile_elements = min(elements, math.ceil(value.size / lay.row_parts))
+    repeats = elements / max(1, tile_elements)
+    received = tile_elements * width
     # The general way copies the operand to the size of the result, then reads both. The inner
     # vector's vertex needs halves in whole pieces of 4; short repeats may make it the slower.
     general = context.loop_cycles(elements, loop or ADDED.loop(context.result), v.BINARY_START)
     general += copied if repeats > 1 else 0
     if loop is not None or is_wide(context.result) or grain % v.INNER_GRAIN:
         return general, received
-    inner = v.inner_vector_cycles(held / run, run, repeats, context.target.workers_per_tile)
+    inner = v.inner_vector_cycles(
+        tile_elements / run, run, repeats, context.target.workers_per_tile
+    )
     return min(inner, general), received
 
 

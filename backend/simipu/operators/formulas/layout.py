@@ -126,11 +126,11 @@ def follow(view: View, rule: ViewRule | None) -> Layout:
     source, value, result = view.source, view.value, view.result
     if rule is None or not value.shape or not result.shape:
         return source if value.shape == result.shape else linear(result, view.node.output[0])
-    found = rule(view)
-    parts = min(found.row_parts, max(1, result.shape[found.axis]))
+    followed = rule(view)
+    parts = min(followed.row_parts, max(1, result.shape[followed.axis]))
     # Elements keep their index, as in every Reshape, unless some are left out or repeated.
-    identity = found.identity if value.size == result.size else view.node.output[0]
-    return replace(found, identity=identity, row_parts=parts)
+    identity = followed.identity if value.size == result.size else view.node.output[0]
+    return replace(followed, identity=identity, row_parts=parts)
 
 
 def transposed_view(view: View) -> Layout:
@@ -195,6 +195,6 @@ def spread_out_view(view: View) -> Layout:
     # New dimensions come first, as in broadcasting. If the pieces' own dimension is repeated,
     # nothing longer than an element is certain to stay together.
     axis = source.axis + len(result.shape) - len(value.shape)
-    kept = axis >= 0 and result.shape[axis] == value.shape[source.axis]
+    keeps_axis = axis >= 0 and result.shape[axis] == value.shape[source.axis]
     moved = replace(source, axis=max(axis, 0))
-    return moved if kept else replace(moved, piece=1, grain=1)
+    return moved if keeps_axis else replace(moved, piece=1, grain=1)

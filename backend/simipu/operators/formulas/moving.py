@@ -138,8 +138,8 @@ class _Lookup:
         own = math.ceil(self.table_rows / parts) * columns * self.width if shares > 1 else 0
         candidates = self.count / shares * columns * self.width if parts > 1 else 0.0
         if parts > 1:
-            taken = math.ceil(self.count / shares / parts / workers)
-            compute += workers * (v.GATHER_WORKER + taken * hit)
+            rows_taken = math.ceil(self.count / shares / parts / workers)
+            compute += workers * (v.GATHER_WORKER + rows_taken * hit)
         received = own + candidates + self.count / shares * INDEX_BYTES
         return compute, self.context.exchange_cycles(received), math.ceil(own + candidates)
 

@@ -243,13 +243,13 @@ class _Ways:
         fewer = units > FEWER_UNITS and not product.is_quarter
         k_blocks = math.ceil(product.k / channels)
         sizes = product.groups, product.rows, k_blocks, product.n
-        found = [
-            find_splits(sizes, each, width, target, serial)
-            for each in find_rounds(product.groups, target.num_tiles)
+        rounds = [
+            find_splits(sizes, round_, width, target, serial)
+            for round_ in find_rounds(product.groups, target.num_tiles)
             for width in ((units, FEWER_UNITS) if fewer else (units,))
         ]
         groups, shares, units_at_work, n_blocks, k_split, n_split, n_serial, k_serial, rows = (
-            np.hstack(found)
+            np.hstack(rounds)
         )
         # Sizes of a part are rounded up to whole blocks of channels, because the AMP units take no
         # fewer. `k` and `n` are what is stored of them: no more than the product has.
@@ -359,9 +359,9 @@ class _Ways:
         # Sums are a copy if another pass reads them: the addition of several tiles' sums, the cast
         # to a narrower result, or the next serial part.
         is_cast = self.is_cast & (not self.product.is_quarter)
-        kept = (self.k_split > 1) | is_cast | (self.serial > 1)
+        is_copied = (self.k_split > 1) | is_cast | (self.serial > 1)
         packed = self.product.packed_bytes / self.target.num_tiles
-        parts = [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
+        parts = [self.padded_bytes, self.weight_bytes, np.where(is_copied, self.partial_bytes, 0)]
         return self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
 
 
@@ -377,11 +377,11 @@ def _plan(
     work. Serial parts only save memory: they are tried if the fastest way without them does not
     fit."""
     for serial in (False, True):
-        found = _Counted.of(_Ways.of(product, target, serial=serial), options, calibration)
-        fastest = int(np.argmin(found.total))
-        if found.fits[fastest]:
-            return found.plan(fastest, calibration, swapped=swapped)
-    return found.plan(found.best, calibration, swapped=swapped)
+        counted = _Counted.of(_Ways.of(product, target, serial=serial), options, calibration)
+        fastest = int(np.argmin(counted.total))
+        if counted.fits[fastest]:
+            return counted.plan(fastest, calibration, swapped=swapped)
+    return counted.plan(counted.best, calibration, swapped=swapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,8 +413,8 @@ class _Counted:
     @property
     def best(self) -> int:
         """Index of the fastest way that fits or, if none does, of the smallest."""
-        wanted = np.where(self.fits, self.total, np.inf) if self.fits.any() else self.ways.memory
-        return int(np.argmin(wanted))
+        costs = np.where(self.fits, self.total, np.inf) if self.fits.any() else self.ways.memory
+        return int(np.argmin(costs))
 
     def plan(self, way: int, calibration: Calibration, *, swapped: bool) -> Plan:
         """Return the plan of one of the ways."""
@@ -519,13 +519,13 @@ def amp_cycles(
         block = v.AMP_QUARTER_ROW * worker_rows * workers + calibration.fp8_block_cycles
         return v.AMP_1X1_QUARTER.cycles(groups, in_blocks, out_blocks, block)
     loop = v.AMP_1X1_FLOAT_ROWS if product.is_float else v.AMP_1X1_ROWS
-    found = v.AMP_1X1.cycles(
+    cycles = v.AMP_1X1.cycles(
         groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows)
     )
     if product.is_float:
         # Only the first pass over the input channels sets sums to zero: once for each output block.
-        found += groups * out_blocks * workers * v.AMP_1X1_FLOAT_ZERO.cycles(worker_rows)
-    return found
+        cycles += groups * out_blocks * workers * v.AMP_1X1_FLOAT_ZERO.cycles(worker_rows)
+    return cycles
 
 
 def _other_vertex(ways: _Ways) -> tuple[Array, str]:
@@ -536,17 +536,17 @@ def _other_vertex(ways: _Ways) -> tuple[Array, str]:
     if product.taps > 1 or product.convolution:
         return np.full(ways.rows.shape, np.inf), ""
     if product.k == 1 and not product.is_quarter:
-        found = v.outer_product_cycles(
+        cycles = v.outer_product_cycles(
             ways.groups, ways.rows, ways.n, product.element_bytes, workers
         )
-        return found, "outer product"
+        return cycles, "outer product"
     widths = (max(HALF_BYTES, product.element_bytes), product.partial_bytes)
     sums = ways.rows * ways.n
-    found = v.dot_product_cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
+    cycles = v.dot_product_cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
     if product.is_quarter:
         # Both operands are widened before the dot product, by all workers together.
         loops = np.ceil(
             ways.groups * (ways.input_bytes + ways.weight_bytes) / workers / v.WIDENED.vector
         )
-        found += workers * (v.CAST_WORKER + loops * v.WIDENED.cycles)
-    return found, "dot product"
+        cycles += workers * (v.CAST_WORKER + loops * v.WIDENED.cycles)
+    return cycles, "dot product"

@@ -99,7 +99,7 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
     Two activations are each brought there by a copy of their own. A single one is received in
     place, unless the elements to sum do not lie in whole blocks. `axes` are those of the sums.
     """
-    found = [
+    sizes = [
         (value, operand_atom(value, context.layout(i), axes[i]), context.layout(i))
         for i, value in enumerate(context.operands)
         if context.layout(i) is not None and not context.is_constant(i)
@@ -108,14 +108,14 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
     # layout; else only what lies in pieces shorter than a whole atom (section 3.6).
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
     if not is_dynamic and work.broadcasts <= MAX_RECEIVERS:
-        found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
+        sizes = [pair for pair in sizes if pair[1] < WHOLE_ATOM_BYTES]
     copied, cycles = 0, 0.0
-    for value, atom, layout in found:
+    for value, atom, layout in sizes:
         size = context.fullest(value.size, layout) * value.bytes_per_element
         copied += size
         cycles += size * v.REARRANGE_CYCLES_PER_BYTE[atom]
     code = NO_CODE.rearranging(copied)
-    return work.plus(cycles, context.exchange_cycles(copied), steps=len(found), code=code)
+    return work.plus(cycles, context.exchange_cycles(copied), steps=len(sizes), code=code)
 
 
 def gemm(context: Context) -> Work:
@@ -138,14 +138,14 @@ def convolution(context: Context) -> Work:
     kernel = tuple(weights.shape[2:]) or (1,)
     field = source if context.node.op_type == "ConvTranspose" else context.result
     product = _convolution(context, source, weights, field)
-    ways = [_cast_and_planned(context, each) for each in _iter_combined(product)]
+    ways = [_cast_and_planned(context, variant) for variant in _iter_combined(product)]
     if product.groups > 1 and max(product.k, product.n) <= MAX_CHANNELS:
         ways += _iter_narrow(context, product, kernel)
     if context.node.op_type == "Conv":
         sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)
         ways += [
-            _cast_and_planned(context, each)
-            for each in iter_expanded(
+            _cast_and_planned(context, variant)
+            for variant in iter_expanded(
                 product, source.shape[1] // product.groups, sizes, context.target
             )
         ]
@@ -218,18 +218,18 @@ def iter_expanded(
     wide = [i for i, (size, _, taps) in enumerate(sizes) if 1 < taps <= size]
     for count in range(1, len(wide) + 1):
         for chosen in combinations(wide, count):
-            kept = [each for i, each in enumerate(sizes) if i not in chosen]
+            axes = [axis for i, axis in enumerate(sizes) if i not in chosen]
             expanded = math.prod(sizes[i][2] for i in chosen)
             k = channels * expanded
-            taps = math.prod(each[2] for each in kept)
-            positions = product.rows * math.prod(each[0] / max(1, each[1]) for each in kept)
+            taps = math.prod(axis[2] for axis in axes)
+            positions = product.rows * math.prod(axis[0] / max(1, axis[1]) for axis in axes)
             block = target.channel_block_bytes
             padded = math.ceil(k * product.element_bytes / block) * block
             yield replace(
                 product,
                 k=k,
                 taps=taps,
-                inputs_per_row=_halo(kept) if taps > 1 else 1.0,
+                inputs_per_row=_halo(axes) if taps > 1 else 1.0,
                 convolution=taps > 1,
                 packed_bytes=math.ceil(product.groups * positions * padded),
                 expanded=expanded,
@@ -450,14 +450,14 @@ def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
     place, axis = (1, -2) if _is_exchanged(context, product) else (0, -1)
     rows, value = context.layout(place), context.inputs[place]
     stored = product.stored or (product.field and context.is_constant(1))
-    whole = (
+    all_bytes = (
         rows is not None
         and value is not None
         and rows.axis == len(value.shape) + axis
         and rows.grain % BLOCK == 0
         and rows.row_parts == plan.k_parts
     )
-    return plan.copied_bytes(stay=(whole and not product.field, stored))
+    return plan.copied_bytes(stay=(all_bytes and not product.field, stored))
 
 
 def _blocks_of_channels(

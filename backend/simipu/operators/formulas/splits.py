@@ -25,13 +25,13 @@ def find_rounds(groups: int, tiles: int) -> list[int]:
     # group has 1 / 2 of a tile. In three rounds 683 groups have two tiles each, 2 / 3 of a tile,
     # which is tried as well. In four rounds it would be 2 / 4 again.
     fewest = math.ceil(groups / tiles)
-    found, most = [], 0.0
+    numbers, most = [], 0.0
     for rounds in range(fewest, min(groups, _MAX_ROUNDS * fewest) + 1):
         share = (tiles // math.ceil(groups / rounds)) / rounds
         if share >= most:
             most = share
-            found.append(rounds)
-    return found
+            numbers.append(rounds)
+    return numbers
 
 
 def find_splits(
@@ -65,7 +65,7 @@ def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> A
     block to every part."""
     in_time: list[Any] = [_SERIAL_N, _SERIAL_K] if serial else [[1], [1]]
     grid: list[Any] = [_splits(k_blocks, tiles), _splits(n_blocks, tiles), *in_time]
-    k_split, n_split, n_serial, k_serial = found = np.stack(
+    k_split, n_split, n_serial, k_serial = columns = np.stack(
         [axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")]
     )
     possible = (
@@ -75,7 +75,7 @@ def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> A
     )
     # Serial parts are of n or of k, never of both.
     possible &= (n_serial == 1) | (k_serial == 1)
-    tried: Array = found[:, possible]
+    tried: Array = columns[:, possible]
     return tried
 
 
@@ -88,5 +88,5 @@ def _splits(blocks: int, limit: int) -> Array:
     root = np.arange(1, math.isqrt(blocks) + 2)
     parts = np.sort(np.concatenate([root, (blocks - 1) // root + 1]))
     parts = parts[np.diff(parts, prepend=0) > 0]  # np.unique imports numpy.ma: 15 ms
-    found: Array = parts[parts <= min(limit, blocks)]
-    return found
+    parts_up_to: Array = parts[parts <= min(limit, blocks)]
+    return parts_up_to

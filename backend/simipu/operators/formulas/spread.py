@@ -35,8 +35,8 @@ class Axis:
         """Return the elements of each part."""
         if not self.size:
             return np.ones(self.parts, dtype=np.int64)
-        left = self.total - self.size * np.arange(self.parts, dtype=np.int64)
-        return np.clip(left, 0, self.size)
+        remaining = self.total - self.size * np.arange(self.parts, dtype=np.int64)
+        return np.clip(remaining, 0, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Grid:
                 shape = [axis.parts if i == place else 1 for i in range(len(self.axes))]
                 part = np.arange(axis.parts, dtype=np.int64).reshape(shape)
                 cell = cell * (part + 1) // axis.parts - cell * part // axis.parts
-        found: Array = cell.ravel()
-        return found
+        counts: Array = cell.ravel()
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Linear:
         # As few tiles as possible without a fuller fullest one: 11 vectors on 8 tiles take 6 tiles
         # of at most 2 (Util.cpp, splitRegions).
         grains = math.ceil(self.elements / self.grain)
-        used = math.ceil(grains / math.ceil(grains / self.num_tiles)) if grains else 0
-        ends = np.arange(used + 1, dtype=np.int64) * grains // max(1, used) * self.grain
-        found: Array = np.diff(np.minimum(ends, self.elements))
-        return found
+        used_tiles = math.ceil(grains / math.ceil(grains / self.num_tiles)) if grains else 0
+        ends = np.arange(used_tiles + 1, dtype=np.int64) * grains // max(1, used_tiles) * self.grain
+        counts: Array = np.diff(np.minimum(ends, self.elements))
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class Packed:
     def count(self) -> Array:
         """Return the elements of each tile."""
         starts = np.arange(0, self.elements, max(1, self.fullest), dtype=np.int64)
-        found: Array = np.minimum(self.elements - starts, self.fullest)
-        return found
+        counts: Array = np.minimum(self.elements - starts, self.fullest)
+        return counts
 
 
 Spread = Grid | Linear | Packed
@@ -109,11 +109,11 @@ Spread = Grid | Linear | Packed
 @lru_cache(maxsize=4096)
 def count_elements(spread: Spread) -> Array:
     """Return the elements of each tile, from tile 0 to the last that has any, to be read only."""
-    found = spread.count()
-    last = np.flatnonzero(found)
-    found = found[: int(last[-1]) + 1] if len(last) else found[:0]
-    found.flags.writeable = False
-    return found
+    counts = spread.count()
+    last = np.flatnonzero(counts)
+    counts = counts[: int(last[-1]) + 1] if len(last) else counts[:0]
+    counts.flags.writeable = False
+    return counts
 
 
 def list_levels(spread: Spread) -> list[tuple[int, int]]:

@@ -39,12 +39,12 @@ class RowLoop:
 
     def cycles(self, rows: Array) -> Array:
         """Return the cycles of a worker for `rows` rows."""
-        found: Array = np.where(
+        cycles: Array = np.where(
             rows < PIPELINE_DEPTH,
             self.short + self.short_row * rows,
             self.full + self.row * (rows - PIPELINE_DEPTH),
         )
-        return found
+        return cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class AmpVertex:
     ) -> Array:
         """Return the cycles of a tile if each block takes `block` cycles."""
         inner = self.in_block + out_blocks * (self.out_block + block)
-        found: Array = self.start + groups * (self.group + in_blocks * inner)
-        return found
+        cycles: Array = self.start + groups * (self.group + in_blocks * inner)
+        return cycles
 
 
 # PerformanceEstimation.hpp of poplin, getConvPartial1x1... and getConvPartialnx1... (section 3.2).
@@ -107,8 +107,8 @@ def outer_product_cycles(
     # A worker starts in 25 cycles, a group in 11. The workers share the rows. A row takes 6 cycles
     # and fills the pipeline with its first 12 columns; the others follow a vector a cycle.
     row = 6 + np.maximum(0, columns - 12) / (VECTOR_BYTES // element_bytes)
-    found: Array = workers * (25 + groups * (11 + np.ceil(rows / workers) * row))
-    return found
+    cycles: Array = workers * (25 + groups * (11 + np.ceil(rows / workers) * row))
+    return cycles
 
 
 def dot_product_cycles(
@@ -123,11 +123,11 @@ def dot_product_cycles(
     loads = 1 if k % vector == 0 else 2
     # An output takes 7 cycles, and 4 more if operands and sums are halves.
     more = 4 if element_bytes == partial_bytes == HALF_BYTES else 0
-    each = 7 + more + math.ceil(k / vector) * loads
+    sum_cycles = 7 + more + math.ceil(k / vector) * loads
     # The workers share the outputs, rows times columns; each row starts anew, in 10 cycles.
-    worker = groups * (np.ceil(outputs / workers) * each + 10 * np.ceil(rows / workers))
-    found: Array = SUPERVISOR_START + workers * worker
-    return found
+    worker = groups * (np.ceil(outputs / workers) * sum_cycles + 10 * np.ceil(rows / workers))
+    cycles: Array = SUPERVISOR_START + workers * worker
+    return cycles
 
 
 def partials_reduction_cycles(
@@ -146,8 +146,8 @@ def partials_reduction_cycles(
     stages = np.where(depth < shallow, 1, np.where(depth < deep, 2, 3))
     stage_depth = np.ceil(depth ** (1 / stages))
     loops = np.ceil(np.ceil(outputs / (2 * VECTOR_BYTES // partial_bytes)) / workers)
-    each = 32 + loops * (3 * stage_depth + 8)
-    return np.where(depth > 1, stages * workers * each, 0)
+    output_cycles = 32 + loops * (3 * stage_depth + 8)
+    return np.where(depth > 1, stages * workers * output_cycles, 0)
 
 
 SLICE_WORKER = 63
@@ -159,8 +159,8 @@ def serial_slice_cycles(num_bytes: Array, workers: int) -> Array:
     each part of a serially split product (section 3.5)."""
     # A vector takes 2 cycles, the supervisor 25.
     vectors = num_bytes / (VECTOR_BYTES * workers)
-    found: Array = workers * (SLICE_WORKER + 2 * vectors) + 25
-    return found
+    cycles: Array = workers * (SLICE_WORKER + 2 * vectors) + 25
+    return cycles
 
 
 _FOUR = 4
@@ -255,8 +255,8 @@ def slic_cycles(
         return (10 + (1 + 2 * row(length) if floats else row(length))) * (length > 0)
 
     rows = max(
-        piece(before) + whole * piece(field[1]) + piece(after)
-        for before, whole, after in _iter_pieces(field, workers)
+        piece(before) + full * piece(field[1]) + piece(after)
+        for before, full, after in _iter_pieces(field, workers)
     )
     inner = workers * (17 + 4 * (fours > 1) + rows)
     # Weights are rearranged by the workers, unless a block is one group of four channels.
@@ -309,8 +309,8 @@ def inner_vector_cycles(pieces: float, run: int, repeats: float, workers: int) -
     #     rows    |   |    |   |    |
     #             |   v    |   v    |
     rows = math.ceil(math.ceil(repeats) / workers)
-    each = 12 + math.ceil(run / 8) * (15 + 2 * (rows - 1))
-    return SPREAD_START + workers * (22 + math.ceil(pieces) * each)
+    run_cycles = 12 + math.ceil(run / 8) * (15 + 2 * (rows - 1))
+    return SPREAD_START + workers * (22 + math.ceil(pieces) * run_cycles)
 
 
 def outer_vector_cycles(
@@ -342,8 +342,8 @@ def continuous_reduce_cycles(
     # 6 a vector.
     width = min(FLOAT_BYTES, element_bytes)
     vectors = math.ceil(columns * width / VECTOR_BYTES)
-    each = 40 + 6 * vectors if grain * width % VECTOR_BYTES else 12 + vectors
-    return SPREAD_START + workers * (17 + math.ceil(rows / workers) * each)
+    row_cycles = 40 + 6 * vectors if grain * width % VECTOR_BYTES else 12 + vectors
+    return SPREAD_START + workers * (17 + math.ceil(rows / workers) * row_cycles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,10 +180,10 @@ class Context:
     def source_layout(self) -> Layout | None:
         """Layout of the largest input that is an activation."""
         sizes = [value.size if value else 0 for value in self.inputs]
-        found = [
+        layouts = [
             (size, layout) for size, layout in zip(sizes, self.layouts, strict=False) if layout
         ]
-        return max(found, key=lambda each: each[0], default=(0, None))[1]
+        return max(layouts, key=lambda each: each[0], default=(0, None))[1]
 
     def fullest(self, size: int, layout: Layout | None = None) -> int:
         """Return how many of `size` elements the fullest tile has, by their layout, or evenly

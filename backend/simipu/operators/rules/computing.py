@@ -273,8 +273,8 @@ def fourier(node: Node) -> list[Rows]:
     if node.opset < DFT_TAKES_AXIS:
         axis = int(node.attribute("axis", 1))
     else:
-        given = node.constant(axis_input)
-        axis = -2 if given is None else int(given.item())
+        axis_value = node.constant(axis_input)
+        axis = -2 if axis_value is None else int(axis_value.item())
     if rows.axis in (axis % rank, rank - 1):
         raise NotIndependent("it works along the rows")
     return [rows]
@@ -320,10 +320,14 @@ def reduce(node: Node) -> list[Rows]:
     rank = len(node.shape(0))
     axes = node.attribute("axes")
     if axes is None:
-        given = node.constant(1)
-        if (given is None or not given.size) and node.attribute("noop_with_empty_axes", 0):
+        axes_value = node.constant(1)
+        if (axes_value is None or not axes_value.size) and node.attribute(
+            "noop_with_empty_axes", 0
+        ):
             return [rows]
-        axes = list(range(rank)) if given is None or not given.size else given.tolist()
+        axes = (
+            list(range(rank)) if axes_value is None or not axes_value.size else axes_value.tolist()
+        )
     reduced = {int(axis) % rank for axis in axes}
     if rows.axis in reduced:
         raise NotIndependent("it reduces over the rows")

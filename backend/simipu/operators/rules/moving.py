@@ -34,15 +34,15 @@ def _reshaped(node: Node) -> Rows:
     shape, result = node.shape(0), node.results[0]
     before = math.prod(shape[: rows.axis]) * rows.before
     after = math.prod(shape[rows.axis + 1 :]) * rows.block
-    found = []
+    places = []
     for axis in range(len(result)):
         outer, inner = math.prod(result[:axis]), math.prod(result[axis + 1 :])
         if outer and inner and before % outer == 0 and after % inner == 0:
             place = Rows(axis, after // inner, before // outer)
-            found += [place] if place.size(node.batch) == result[axis] else []
-    if not found:
+            places += [place] if place.size(node.batch) == result[axis] else []
+    if not places:
         raise NotIndependent(f"from {shape} to {result} mixes rows with other axes")
-    return min(found, key=lambda place: place.before)
+    return min(places, key=lambda place: place.before)
 
 
 def flatten(node: Node) -> list[Rows]:
@@ -57,28 +57,28 @@ def unsqueeze(node: Node) -> list[Rows]:
         return [_reshaped(node)]
     rank = len(node.results[0])
     new = {int(axis) % rank for axis in axes}
-    kept = [axis for axis in range(rank) if axis not in new]
-    return [rows.moved(kept[rows.axis])]
+    old = [axis for axis in range(rank) if axis not in new]
+    return [rows.moved(old[rows.axis])]
 
 
 def _read_axes(node: Node) -> Sequence[int] | None:
     """Return the axes of a Squeeze or an Unsqueeze; None if they are omitted."""
     axes = node.attribute("axes")
-    given = node.constant(1) if axes is None else np.asarray(axes)
-    return None if given is None else given.ravel().tolist()
+    values = node.constant(1) if axes is None else np.asarray(axes)
+    return None if values is None else values.ravel().tolist()
 
 
 def squeeze(node: Node) -> list[Rows]:
     """Row rule of Squeeze. Omitted axes are written out: a batch of one row is also an axis of one
     element, and must stay. If the axis of a single row goes, rows are those of the axis behind."""
-    rows, named = node.only_rows(), _read_axes(node)
+    rows, named_axes = node.only_rows(), _read_axes(node)
     rank = len(node.shape(0))
-    gone = {axis % rank for axis in named or ()}
-    kept = [axis for axis in range(rank) if axis not in gone]
-    if named is None or rows.axis in gone:
+    gone = {axis % rank for axis in named_axes or ()}
+    kept_axes = [axis for axis in range(rank) if axis not in gone]
+    if named_axes is None or rows.axis in gone:
         place = _reshaped(node)
     else:
-        place = rows.moved(kept.index(rows.axis))
+        place = rows.moved(kept_axes.index(rows.axis))
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
         if not axes:
@@ -341,13 +341,13 @@ def trilu(node: Node) -> list[Rows]:
     rows, shape = node.only_rows(), node.shape(0)
     along = rows.axis - (len(shape) - 2)
     if along >= 0:
-        given = node.constant(1)
-        diagonal = 0 if given is None else int(given.item())
+        constant = node.constant(1)
+        diagonal = 0 if constant is None else int(constant.item())
         # np.tri has ones up to the diagonal: the kept elements of a lower matrix, the dropped ones
         # of an upper matrix if it ends one diagonal before. Either must be equal along the rows.
-        kept = np.tri(shape[-2], shape[-1], diagonal - int(bool(node.attribute("upper", 1))))
-        first = kept.take([0], along)
-        if rows.before != 1 or (kept != first).any():
+        mask = np.tri(shape[-2], shape[-1], diagonal - int(bool(node.attribute("upper", 1))))
+        first = mask.take([0], along)
+        if rows.before != 1 or (mask != first).any():
             raise NotIndependent("rows lie along its matrices")
     return [rows]
 
