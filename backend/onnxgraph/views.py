@@ -247,6 +247,8 @@ class GraphView:
 _MAX_ELEMENTS = 1 << 12
 """Maximum number of elements of each intermediate tensor; shapes and pads have dozens."""
 _MAX_BROADCAST = 1 << 20
+"""Maximum of the product of all operands' sizes, which no broadcast result exceeds: it is checked
+before anything is computed."""
 _MAX_NODES = 256
 """Maximum number of nodes visited for one value."""
 KEEPS_SIZE = frozenset(

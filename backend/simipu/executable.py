@@ -41,6 +41,8 @@ _DTYPES = frozenset(
 )
 _MAGIC = b"simipu"
 _HEADER_BYTES, _ALIGNMENT = 16, 64
+"""Bytes of the magic, the format's version and the message's length, and the alignment of each
+constant behind the message."""
 
 
 class ProgramKind(IntEnum):

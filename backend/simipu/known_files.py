@@ -40,6 +40,7 @@ mapped the file for writing changes it without new times until the kernel has wr
 the disk, which takes half of this time (vm.dirty_expire_centisecs)."""
 _MAX_ENTRY_BYTES = 200
 _PIECE_BYTES = 1 << 20
+"""Bytes of a file that are read at a time."""
 _VERSIONS = f"2 {package_hash()} {find_onnx_version()} {onnxruntime.__version__}"
 """Version of the entries' format and of the packages that load files; another version may take
 longer."""

@@ -32,6 +32,7 @@ _IN_MEMORY = "*/_ORT_MEM_ADDR_/*"
 this convention."""
 _MISSING = re.compile(r"No conversion rule found for operations: ([^\n]+)")
 _MAX_REASON = 500
+"""Maximum number of characters of an error of OpenVINO in ours."""
 _READS_OF_SHAPES = (("Convert", 0), ("Reshape", 1))
 """Operators and inputs that are shapes, of no size for a scalar."""
 _MULTIPLIES_CODES = "LP_TRANSFORMS_MODE"

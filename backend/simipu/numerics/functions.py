@@ -196,6 +196,8 @@ def _fit_tail() -> tuple[float, ...]:
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Function that converts a placed graph to the computed one, without kernels."""
 _MAX_NODES, _WORTH_NODES = 32, 3
+"""Maximum number of nodes of a function, and the number from which a lookup is faster than nodes
+that are each as fast as one."""
 MAX_TABLES = 64
 """Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are
 computed by their operators."""

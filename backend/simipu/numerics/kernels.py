@@ -30,6 +30,7 @@ FIXED_INPUTS = {PRODUCT: 2, CONV: 2, CHAIN: 1, RECURRENT: 2}
 MAX_STEPS = 32
 """Maximum number of steps of one node; further steps become another node."""
 MAX_AXES = 6
+"""Maximum number of axes of a chain: `MAX_CHAIN_AXES` of kernels.h."""
 
 
 class Kind(IntEnum):

@@ -12,6 +12,7 @@ from simipu.numerics.kernels import CHAIN, KERNELS, Kind, Rounded, read_steps
 from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0
+"""Largest finite half."""
 HALF_BOUNDS = ("half/least", "half/most")
 """Names of the constants to which a result is clipped before it is rounded."""
 _NAN = "half/nan"

@@ -19,6 +19,7 @@ from simipu.operators.entry import Body, GraphContext, Guard
 from simipu.operators.quantized_operands import write_quantize
 
 _SHIFT = 128
+"""Difference of a number's codes as uint8 and as int8."""
 _SCALE, _ZERO_POINT = 1, 2
 """Inputs of QuantizeLinear and DequantizeLinear."""
 

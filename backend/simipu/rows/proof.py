@@ -33,6 +33,7 @@ _DEPENDENCE = "simipu.row_dependence"
 """Metadata key of the reason why a model's rows depend on each other, for a model whose graph does
 not show it."""
 _MAX_REASON_CHARACTERS = 500
+"""Maximum number of characters that are read of a reason: a file's author writes it."""
 
 
 def take_rows(
