@@ -49,6 +49,7 @@ _NUMERIC_SWITCHES = (
 """Engine options that change numeric results, or end a run because of them."""
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
+"""Largest whole number that is converted to a float; one with hundreds of digits has none."""
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
 _NO_SCRIPT_OPTION = {"disable_progress_bar"}

@@ -400,8 +400,8 @@ def _describe_default(default: Any) -> str:
     return f"`{str(default).lower()}`"
 
 
-_FLAG = "--backend-config"
-_BACKEND = "poplar,"
+_FLAG, _BACKEND = "--backend-config", "poplar,"
+"""Flag of tritonserver's command line, and how its values for this backend begin."""
 
 
 class BackendState:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 
 import popart
 import pytest
@@ -112,6 +113,16 @@ def test_options_keep_their_types_and_reject_unknown_names():
         options.engineOptions["opt.level"] = 2
     with pytest.raises(AttributeError, match="did you mean 'enablePipelining'"):
         options.enablePipelin = True
+
+
+def test_options_survive_pickling_and_stay_checked():
+    options = popart.SessionOptions()
+    options.engineOptions["a"] = "b"
+    options.executionPhaseSettings.phases = 2
+    again = pickle.loads(pickle.dumps(options))
+    assert (again, again.executionPhaseSettings.phases) == (options, 2)
+    with pytest.raises(TypeError, match="expected str, found 3"):
+        again.engineOptions["a"] = 3
 
 
 def test_a_copy_of_options_is_independent():

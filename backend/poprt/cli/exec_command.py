@@ -38,8 +38,8 @@ from poprt.runtime import (
     RuntimeConfig,
 )
 
-_SECONDS = 1.0
-_MAX_RUNS = 100
+_SECONDS, _MAX_RUNS = 1.0, 100
+"""Time, and number of runs, after which --run has measured enough for a median."""
 
 
 def time_runs(executable: Executable) -> list[str]:
@@ -74,6 +74,7 @@ def time_runs(executable: Executable) -> list[str]:
 
 
 _WARM_UP = 10
+"""Number of requests before the measured ones: the first runs fill caches and start threads."""
 _THREADS = Takes(Form.VALUE, "N", whole_number(1, 1024))
 _US, _NAME = Takes(Form.VALUE, "US", count), Takes(Form.VALUE, "NAME")
 _EXAMPLES = (

@@ -87,6 +87,7 @@ def make_tf2onnx_parser() -> Parser:
 _MAX_BYTES = 1 << 20
 """Maximum number of bytes of a file of options."""
 _MAX_WORDS = 10_000
+"""Maximum number of values of one option, and of entries of a sharding file."""
 _Scalar = (str, int, float, bool)
 _FUSION = "model_fusion"
 
