@@ -35,6 +35,7 @@ from onnxgraph.edit import (
     without_weights,
 )
 from onnxgraph.editor import GraphEditor, is_movable, join_weights
+from onnxgraph.evaluation import evaluate_node
 from onnxgraph.inference import (
     MAX_TRIPS,
     TensorSize,
@@ -187,6 +188,7 @@ __all__ = [
     "drop_weight_inputs",
     "drop_weights",
     "element_bytes",
+    "evaluate_node",
     "expand",
     "find_data",
     "find_folders",

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxgraph.evaluation import evaluate_node
 from onnxgraph.names import NameScope
 from onnxgraph.nodes import STANDARD_DOMAINS, attribute, iter_bodies, reads_shape
 from onnxgraph.opsets import AXES_ARE_INPUTS
@@ -327,22 +328,9 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> 
     read = [known[name] for name in node.input if name]
     if node.op_type != "Concat" and math.prod(value.size or 1 for value in read) > _MAX_BROADCAST:
         return None
-    # Imported here: it takes 0.1 s, and few graphs have nodes that are computed here.
-    from onnx.reference import ReferenceEvaluator
-
+    fed = {name: known[name] for name in node.input if name}
     try:
-        graph = helper.make_graph(
-            [node], "small", [], [helper.make_value_info(node.output[0], onnx.TypeProto())]
-        )
-        graph.input.extend(
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(known[name].dtype), None
-            )
-            for name in dict.fromkeys(filter(None, node.input))
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", view.names.source)])
-        fed = {name: known[name] for name in node.input if name}
-        results: Any = ReferenceEvaluator(model).run([node.output[0]], fed)
+        results = evaluate_node(node, fed, [helper.make_opsetid("", view.names.source)])
     except Exception:  # noqa: BLE001 - the value of an invalid node is unknown
         return None
     return np.asarray(results[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import onnx
 import onnxgraph
@@ -41,7 +41,7 @@ def infer_node(
         model.opset_import.add(domain="" if domain == ONNX_DOMAIN else domain, version=version)
     model.graph.name = "node"
     model.graph.node.append(node)
-    for name in dict.fromkeys(_iter_reads(node)):
+    for name in dict.fromkeys(onnxgraph.iter_reads(node)):
         if name in constants:
             model.graph.initializer.append(constants[name])
             model.graph.initializer[-1].name = name
@@ -111,11 +111,3 @@ def keep_constant(
     """Keep a constant if a shape may depend on it."""
     if math.prod(tensor.dims) <= _MAX_CONSTANT and not tensor.external_data:
         constants[name] = tensor
-
-
-def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _iter_reads(inner)

@@ -21,12 +21,14 @@ from onnxgraph import (
     Operand,
     Tape,
     Value,
+    evaluate_node,
     infer_shapes,
     iter_bodies,
     iter_reads,
     read_array,
     rename,
     set_attribute,
+    type_name,
 )
 from simipu.operators import operator_of
 
@@ -400,18 +402,8 @@ class Graph(Tape):
                 continue
             waiting.pop()
             feeds = {read: self._value(read) for read in reads}
-            graph = helper.make_graph(
-                [_without_placement(node)],
-                "constant",
-                [helper.make_value_info(feed, onnx.TypeProto()) for feed in feeds],
-                [
-                    helper.make_value_info(output, onnx.TypeProto())
-                    for output in node.output
-                    if output
-                ],
-            )
-            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-            results = _evaluator()(model).run(None, feeds)
+            imports = [helper.make_opsetid("", OPSET)]
+            results = evaluate_node(_without_placement(node), feeds, imports)
             shared.values.update(
                 zip(filter(None, node.output), map(np.asarray, results), strict=True)
             )
@@ -472,7 +464,6 @@ _INFERENCE_ERRORS = (
     defs.SchemaError,
 )
 """Errors of onnx for a node that the standard does not allow."""
-_TYPE_NAMES = {"FLOAT": "float", "DOUBLE": "double"}
 _FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 )
@@ -482,13 +473,6 @@ def _as_array(value: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
     own_dtype = getattr(value, "dtype", np.float32)
     array = np.asarray(value, own_dtype if dtype is None else dtype)
     return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def _evaluator() -> Callable[[onnx.ModelProto], Any]:
-    """Return ONNX's evaluator, whose import takes a second."""
-    from onnx.reference import ReferenceEvaluator
-
-    return ReferenceEvaluator
 
 
 def _may_fold(node: onnx.NodeProto) -> bool:
@@ -523,16 +507,9 @@ def _check_types(node: onnx.NodeProto, known: Mapping[str, Tensor]) -> None:
     schema = defs.get_schema(node.op_type, OPSET)
     for place, name in enumerate(node.input):
         parameter = schema.inputs[min(place, len(schema.inputs) - 1)]
-        if name and _NAMES[known[name].element_type] not in parameter.types:
+        if name and type_name(known[name].element_type) not in parameter.types:
             shown = TensorProto.DataType.Name(known[name].element_type)
             raise RejectedNodeError(f"{node.op_type} does not take {shown} as {parameter.name!r}")
-
-
-_NAMES = {
-    number: f"tensor({_TYPE_NAMES.get(name, name.lower())})"
-    for name, number in TensorProto.DataType.items()
-}
-"""Names of element types in the standard's definitions."""
 
 
 def _infer_alone(

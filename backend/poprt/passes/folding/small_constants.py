@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
-from onnx.reference import ReferenceEvaluator
-from onnxgraph import KEEPS_SIZE, STANDARD_DOMAINS, find_opset, has_data, read_array
+from onnxgraph import KEEPS_SIZE, STANDARD_DOMAINS, evaluate_node, find_opset, has_data, read_array
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
@@ -55,17 +53,11 @@ class SmallConstants:
             self._compute(node, values)
 
     def _compute(self, node: onnx.NodeProto, values: Sequence[Array | None]) -> None:
-        names = [f"in{place}" for place, _ in enumerate(values)]
-        one = onnx.NodeProto()
-        one.CopyFrom(node)
-        one.input[:], one.output[:] = names, ["out"]
-        declared = [onnx.ValueInfoProto(name=name) for name in (*names, "out")]
-        graph = helper.make_graph([one], "one", declared[:-1], declared[-1:])
-        model = helper.make_model(graph, opset_imports=self._imports)
+        feeds = {
+            name: value for name, value in zip(node.input, values, strict=True) if value is not None
+        }
         try:
-            with np.errstate(all="ignore"):
-                feeds = dict(zip(names, values, strict=True))
-                results: Any = ReferenceEvaluator(model).run(None, feeds)
+            results = evaluate_node(node, feeds, self._imports)
         except Exception:  # noqa: BLE001  whatever it lacks, the value is not known then
             return
         if isinstance(results[0], (np.ndarray, np.generic)) and results[0].size <= MAX_ELEMENTS:
