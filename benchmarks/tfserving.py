@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -37,7 +36,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from server_processes import TfServing, choose_ports
+from server_processes import HOST, Program, TfServing, choose_ports
+from waiting import wait_until
 
 GOALS = {"16B": Goal(0.5), "64KiB": Goal(0.7)}
 """Goals relative to the throughput of Triton's own gRPC, with the computation in the server's own
@@ -101,24 +101,19 @@ def start_servers(models: Path, folder: Path, stack: ExitStack) -> dict[str, Ser
     servers[FORWARDED] = Server(
         front.grpc_url, (front.pid, triton.pid), front.metrics_url, TENSORFLOW_REQUESTS
     )
-    address, pid = stack.enter_context(pass_on(triton.grpc_url))
+    address, pid = stack.enter_context(pass_on(triton.grpc_url, folder))
     servers[PASSED] = Server(address, (pid, triton.pid), triton.metrics_url, REQUESTS[TRITON])
     return servers
 
 
 @contextmanager
-def pass_on(target: str) -> Iterator[tuple[str, int]]:
+def pass_on(target: str, folder: Path) -> Iterator[tuple[str, int]]:
     """Run the proxy that only passes bytes on to `target`; yield its address and its process."""
     (port,) = choose_ports(1)
     command = [sys.executable, pass_through.__file__, target, "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != pass_through.READY:
-                raise RuntimeError("the proxy that passes bytes on did not start")
-            yield f"127.0.0.1:{port}", process.pid
-        finally:
-            process.kill()
+    with Program("pass_through", command, folder) as proxy:
+        wait_until(lambda: pass_through.READY in proxy.read_log(), "the proxy is ready")
+        yield f"{HOST}:{port}", proxy.pid
 
 
 def make_comparisons(

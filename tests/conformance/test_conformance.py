@@ -55,7 +55,7 @@ def test_a_case_that_ends_its_process_or_takes_too_long_is_an_outcome(monkeypatc
 
 
 @pytest.mark.slow
-def test_each_outcome_is_told_apart():
+def test_each_outcome_is_distinguished():
     names = ("test_abs", "test_add_uint64", "test_reduce_sum_keepdims_example", "test_dft")
     outcomes = {case.name: suite_runs.run_case(case, "fp32") for case in find_cases(*names)}
     assert [outcomes[name].status.value for name in names] == [

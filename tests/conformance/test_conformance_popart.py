@@ -62,7 +62,7 @@ def checkout(tmp_path):
 
 
 @pytest.mark.slow
-def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
+def test_each_outcome_of_a_case_is_distinguished(checkout, tmp_path):
     (file,) = find_files(SUITE, checkout, None, ["some"])
     result = run_file(file, Run(SUITE, checkout, tmp_path, 300))
     assert (result.passed, result.training, result.skipped) == (2, 2, 1)

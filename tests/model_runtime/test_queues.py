@@ -116,7 +116,7 @@ def test_disconnecting_forgets_everything():
     assert queues.readAvailable() == 0
 
 
-def test_a_run_that_disconnecting_overtook_is_told_so():
+def test_a_run_overtaken_by_a_disconnect_is_an_error():
     queues = make_queues()
     queues.inputQueue("x").enqueue(rows(8))
     queues.outputQueue("y").enqueue(None, 8)

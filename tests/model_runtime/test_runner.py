@@ -256,7 +256,7 @@ def wait_configs():
 
 
 @pytest.mark.parametrize("wait", wait_configs())
-def test_a_machine_without_a_free_ipu_says_so(wait):
+def test_a_machine_without_a_free_ipu_is_an_error(wait):
     machine = DeviceManager(num_ipus=1)
     held = machine.getDevice(1)
     with pytest.raises(
@@ -288,7 +288,7 @@ def test_a_model_on_two_ipus_takes_two_and_computes_the_same(
         DeviceManager(num_ipus=1).getDevice(open_model(file))
 
 
-def test_waiting_for_a_device_ends_when_one_is_given_up():
+def test_waiting_for_a_device_ends_when_one_is_released():
     machine = DeviceManager(num_ipus=1)
     held = [machine.getDevice(1)]
     with ThreadPoolExecutor(1) as pool:

@@ -310,7 +310,7 @@ def test_the_usual_predicates_accept_what_they_say():
     assert anchor_callbacks.orBind is orBind
 
 
-def test_a_deferred_session_binds_when_it_is_told(linear, compile_popef, open_model):
+def test_a_deferred_session_binds_on_request(linear, compile_popef, open_model):
     model = open_model(compile_popef(linear))
     session = Session(model, SessionConfig(policy=LaunchPolicy.Deferred))
     with pytest.raises(ModelRuntimeError, match="not bound to a device; call bindToDevice first"):

@@ -79,7 +79,7 @@ def test_data_of_tensors_in_bodies_come_too(folder):
     np.testing.assert_array_equal(numpy_helper.to_array(constant), VALUES)
 
 
-def test_names_of_strangers_are_told_as_far_as_they_fit_into_a_line(folder):
+def test_long_names_from_files_are_shortened_in_errors(folder):
     long = tensor("a" * 101)
     long.name = "w" * 101
     with pytest.raises(FileNotFoundError) as caught:

@@ -86,7 +86,7 @@ def test_weights_in_a_file_are_looked_for_in_the_working_directory(tmp_path, mon
         ("offset", "-1", r"^Invalid 'offset' information \(-1\) for externally stored"),
     ],
 )
-def test_places_in_files_that_cannot_be_are_told(tmp_path, monkeypatch, key, value, text):
+def test_impossible_positions_in_files_are_reported(tmp_path, monkeypatch, key, value, text):
     builder, y = make_product()
     model = onnx.load_from_string(builder.getModelProto())
     monkeypatch.chdir(tmp_path)

@@ -194,7 +194,7 @@ def test_sorted_values_come_with_their_places():
     np.testing.assert_array_equal(np.take_along_axis(X, places, 1), values)
 
 
-def test_the_loss_of_labels_ignores_those_that_are_told():
+def test_the_loss_ignores_given_labels():
     scores = np.array([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]], F)
     labels = np.array([1, 0, 1], I32)
     make = of("nllloss", popart.ReductionType.Mean, 0)

@@ -106,7 +106,7 @@ def test_results_are_written_into_the_callers_array_whatever_its_shape():
     np.testing.assert_allclose(flat.reshape(2, ROWS, COLUMNS), x @ WEIGHT, rtol=1e-5)
 
 
-def test_callbacks_are_asked_for_each_batch_and_told_when_it_is_done():
+def test_callbacks_are_called_for_each_batch_and_at_its_end():
     builder, y = make_product()
     session = make_session(builder.getModelProto(), {y: popart.AnchorReturnType("EveryN", 2)}, 4)
     batches, calls, results = list(draw(4, ROWS, WIDTH)), [], []

@@ -71,7 +71,7 @@ def test_calls_are_answered_each_by_its_number(asked, linear, compile_popef):
 
 
 @pytest.mark.parametrize("timeout_us", [0, 1, 3_600_000_000])
-def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
+def test_a_batch_waits_for_other_replicas_up_to_its_timeout(
     timeout_us, linear, compile_popef, asked
 ):
     file = compile_popef(linear)

@@ -386,7 +386,7 @@ def test_answers_come_in_any_order_and_in_pieces(check, double, tmp_path):
     assert check.end() == ""
 
 
-def test_a_fork_of_the_server_is_told_and_does_not_wait(check, double):
+def test_a_fork_of_the_server_gets_an_error_and_does_not_wait(check, double):
     engine = check.open("a", double)
     answer = check("fork", engine)
     assert answer.startswith("fault 9 engine 'a': it was started by process "), answer

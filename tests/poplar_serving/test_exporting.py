@@ -18,7 +18,7 @@ from saved_models import TENSORFLOW, X, ask, run_fresh
 
 
 @pytest.mark.skipif(TENSORFLOW, reason="TensorFlow is installed")
-def test_without_tensorflow_it_is_said_what_to_install(tmp_path, capsys):
+def test_without_tensorflow_the_error_says_what_to_install(tmp_path, capsys):
     with pytest.raises(LibraryError, match=r"pip install 'poplar-triton\[tensorflow\]'"):
         poplar_serving.export("model.popef", tmp_path / "1")
     with pytest.raises(LibraryError, match="the package tensorflow"):

@@ -267,7 +267,7 @@ def test_names_reach_no_terminal_raw(command, evil, monkeypatch, capfd):
     assert not any(line.startswith("[server]") for line in (out + err).splitlines())
 
 
-def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
+def test_each_unserved_model_is_reported_in_one_line(capsys):
     class Server:
         def list_models(self) -> list[ServedVersion]:
             failed = {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
@@ -331,7 +331,7 @@ def test_two_models_are_compared_by_another_command(capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_a_misspelt_command_is_told_the_right_one(capsys):
+def test_a_misspelt_command_gets_a_suggestion(capsys):
     for program, word, near in (
         ("poplar-triton", "profil", "profile"),
         ("popef", "veryfy", "verify"),
@@ -340,7 +340,7 @@ def test_a_misspelt_command_is_told_the_right_one(capsys):
         assert f"did you mean {near}?" in capsys.readouterr().err
 
 
-def test_a_folder_without_a_triton_is_told_how_to_find_one(tmp_path, capsys):
+def test_a_folder_without_a_triton_is_an_error_with_a_remedy(tmp_path, capsys):
     assert run("poplar-triton", "install", tmp_path / "gone") == 1
     assert "gone: No such file or directory" in capsys.readouterr().err
     assert run("poplar-triton", "install", tmp_path) == 1

@@ -153,7 +153,7 @@ def test_shared_memory_below_what_docker_gives_is_too_little(monkeypatch):
     )
 
 
-def test_a_machine_without_shared_memory_is_told_to_mount_some(monkeypatch):
+def test_without_shared_memory_the_remedy_is_to_mount_some(monkeypatch):
     def fail(_):
         raise FileNotFoundError(2, "No such file or directory")
 

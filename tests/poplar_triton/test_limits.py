@@ -37,7 +37,7 @@ def system(monkeypatch, tmp_path):
     return values
 
 
-def test_without_limits_nothing_is_said(system):
+def test_without_limits_nothing_is_reported(system):
     assert not [check for check in examine_limits() if check[-1]]
     require_limits()
 

@@ -347,7 +347,7 @@ def test_a_recipe_of_a_mebibyte_is_read_still(folder):
     assert recipes.read_recipe(folder / "recipe.json").package == "some-models"
 
 
-def test_a_failure_is_told_with_the_last_lines_of_the_program(folder, tmp_path, monkeypatch):
+def test_a_failure_is_reported_with_the_programs_last_lines(folder, tmp_path, monkeypatch):
     def run(lines, out=""):
         done = subprocess.CompletedProcess([], 3, out, "".join(f"line {n}\n" for n in range(lines)))
         monkeypatch.setattr(recipes, "run_program", lambda _: done)
@@ -367,7 +367,7 @@ def test_a_build_on_a_terminal_says_what_it_compiled(folder, child):
     assert screen.getvalue() == f"some: compiled {folder / '1' / 'executable.popef'}\n"
 
 
-def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
+def test_a_failure_of_pip_is_reported_with_its_message(folder, tmp_path, child):
     child.code = 1
     with pytest.raises(
         RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"
@@ -429,7 +429,7 @@ def test_a_recipe_newer_than_the_executable_is_compiled_again(folder, child):
     assert recipes.build(folder.parent) == ["some"]
 
 
-def test_a_failure_of_poprt_is_told_in_its_own_words(folder, child):
+def test_a_failure_of_poprt_is_reported_with_its_message(folder, child):
     recipes.fetch(recipes.read_recipe(folder / "recipe.json"), recipes.default_cache(folder.parent))
     child.code = 1
     with pytest.raises(

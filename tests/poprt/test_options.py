@@ -138,7 +138,7 @@ def test_ineffective_options_are_warned_of_and_changed_ones_checked(caplog):
         made.check()
 
 
-def test_an_executable_records_what_says_something_of_the_program():
+def test_an_executable_records_options_that_describe_the_program():
     made = CompilerOptions(num_ipus=2, cache_path="/x", show_compilation_progress_bar=False)
     made.compilation_progress_logger = print
     assert made.changed() == (("num_ipus", "2"),)

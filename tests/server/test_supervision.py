@@ -116,7 +116,7 @@ def kill_and_heal(server, number=signal.SIGKILL, **connection):
         ask(server, **connection)
 
 
-def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
+def test_a_dead_instance_is_reported_while_it_is_served(start):
     with start() as server:
         server.kill_stub("several")
         wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
@@ -194,7 +194,7 @@ def test_a_model_that_was_unloaded_is_not_dead(start):
         assert server.find_versions("other") == []
 
 
-def test_a_stub_that_dies_in_an_unload_is_told_and_the_server_stops_all_the_same(start, tmp_path):
+def test_a_stub_that_dies_in_an_unload_is_reported_and_the_server_stops(start, tmp_path):
     """Triton waits for the stub's answer: the model stays UNLOADING."""
     models = tmp_path / "models"
     fill(LocalRepository(models), [Model("several", delay_ms=10_000)])

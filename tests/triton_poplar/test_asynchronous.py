@@ -388,7 +388,7 @@ def test_errors_while_handing_over_are_answered(make_instance):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_refused_values_are_told_of_once_with_the_instances_name(
+def test_rejected_values_are_logged_once_with_the_instances_name(
     compile_popef, tmp_path, caplog, mode
 ):
     compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)

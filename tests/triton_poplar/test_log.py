@@ -30,7 +30,7 @@ def test_warnings_that_come_too_often_are_counted(lines):
     assert lines()[2:] == ["m_0: and 1 more since the last such line"]
 
 
-def test_nothing_is_said_of_nothing(lines):
+def test_nothing_is_logged_without_warnings(lines):
     RateLimitedWarnings("m_0").close()
     assert lines() == []
 

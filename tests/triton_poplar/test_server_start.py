@@ -128,7 +128,7 @@ def test_models_get_the_limits_of_the_start(clock, tmp_path, make_state):
     assert make_graph_options(isolated).ready_seconds == pytest.approx(13.5)
 
 
-def test_a_first_load_that_the_start_cuts_short_says_so(make_state, monkeypatch):
+def test_a_first_load_cut_short_by_the_start_reports_it(make_state, monkeypatch):
     def run_out_of_time(trial, options, label):
         raise LoadTimeoutError(f"{label}: it was not ready within {options.ready_seconds:g} s")
 
@@ -159,7 +159,7 @@ def test_unknown_files_are_not_tried_once_the_start_has_no_time_left(
         ModelInstanceState(state, "model_0").close()
 
 
-def test_an_isolated_load_that_the_start_cuts_short_says_so(make_state, monkeypatch):
+def test_an_isolated_load_cut_short_by_the_start_reports_it(make_state, monkeypatch):
     def run_out_of_time(_):
         raise LoadTimeoutError("it was not ready within 1 s")
 

@@ -38,7 +38,7 @@ def test_a_value_and_words_behind_two_hyphens_keep_their_spelling(parser):
         ("run \x1b --z\x1b", "unknown option '--z\\x1b'"),
     ],
 )
-def test_an_unknown_option_is_told_by_its_command(parser, words, told, capsys):
+def test_an_unknown_option_is_reported_by_its_command(parser, words, told, capsys):
     with pytest.raises(SystemExit, match="2"):
         parser.parse_args(words.split(" "))
     error = capsys.readouterr().err
@@ -47,13 +47,13 @@ def test_an_unknown_option_is_told_by_its_command(parser, words, told, capsys):
     assert "\x1b" not in error
 
 
-def test_a_word_too_many_is_told(capsys):
+def test_a_word_too_many_is_an_error(capsys):
     with pytest.raises(SystemExit, match="2"):
         Parser(prog="tool").parse_args(["more"])
     assert "unexpected argument 'more'" in capsys.readouterr().err
 
 
-def test_a_file_without_its_option_is_told_the_option(tmp_path, capsys):
+def test_a_file_without_its_option_is_an_error_that_names_the_option(tmp_path, capsys):
     file = tmp_path / "model.onnx"
     file.touch()
     parser = Parser(prog="tool")
@@ -95,7 +95,7 @@ def choosing():
         ("m --jobs nan", "expected a whole number of at least 1, found 'nan'"),
     ],
 )
-def test_a_wrong_word_is_told_with_what_is_probably_meant(choosing, words, told, capsys):
+def test_a_wrong_word_gets_a_suggestion(choosing, words, told, capsys):
     with pytest.raises(SystemExit, match="2"):
         choosing.parse_args(words.split(" "))
     (line,) = capsys.readouterr().err.splitlines()

@@ -65,9 +65,7 @@ def test_a_page_of_text_is_its_last_line():
 
 @pytest.mark.parametrize("command", ["popef_dump", "popef"])
 @pytest.mark.parametrize("limit_mib", [40, 60, 100])
-def test_a_command_that_cannot_be_imported_for_lack_of_memory_says_so_in_one_line(
-    command, limit_mib
-):
+def test_a_command_without_memory_to_import_reports_it_in_one_line(command, limit_mib):
     program = (
         f"import resource; from popef._tools.start import {command}; import sys\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({limit_mib << 20},) * 2)\n"

@@ -40,7 +40,7 @@ def call(function: str, *words: str, before: str = "", **options) -> subprocess.
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_version_is_told_before_anything_is_imported(command):
+def test_the_version_is_printed_before_anything_is_imported(command):
     ended = call(COMMANDS[command], "--version")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert __version__ in ended.stdout.splitlines()[0]

@@ -59,7 +59,7 @@ def test_a_crash_keeps_the_batch_sizes_before_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_call_that_does_not_end_is_ended_and_says_so(tmp_path, monkeypatch):
+def test_a_call_that_does_not_end_is_ended_with_an_error(tmp_path, monkeypatch):
     sleep = "stopwatch._try_batch = lambda *a: __import__('time').sleep(600); stopwatch.main()"
     monkeypatch.setattr(machine, "_CODE", START + sleep)
     monkeypatch.setattr(machine, "_START_SECONDS", 4.0)

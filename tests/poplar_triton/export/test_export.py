@@ -218,7 +218,7 @@ def test_an_operator_that_only_onnx_runtime_has_is_named_and_stays_for_its_backe
     assert export(folder, tmp_path / "out") == 0
 
 
-def test_files_that_are_there_stay_unless_told(tmp_path, capsys):
+def test_existing_files_stay_without_an_option(tmp_path, capsys):
     folder = write_model(tmp_path / "mine", linear_model())
     (tmp_path / "out").mkdir()
     (tmp_path / "out/notes").write_text("mine")

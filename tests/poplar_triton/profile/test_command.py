@@ -562,7 +562,7 @@ def test_a_wrong_setting_to_compare_with_blames_no_other_option(onnx_file, run, 
     assert "argument" not in err
 
 
-def test_a_misspelt_axis_of_a_sweep_is_told_the_right_one(onnx_file, run):
+def test_a_misspelt_axis_of_a_sweep_gets_a_suggestion(onnx_file, run):
     status, _, err = run(onnx_file, "--sweep", "batch=1")
     assert status == 2
     assert "found 'batch=1'; did you mean batch_size?" in err
@@ -612,7 +612,7 @@ def test_the_goal_of_the_suggestions_is_chosen(onnx_file, run):
     assert "For a lower latency, try" in out
 
 
-def test_a_large_graph_is_profiled_less_often_unless_the_user_says_so(onnx_file, run, monkeypatch):
+def test_a_large_graph_is_profiled_less_often_by_default(onnx_file, run, monkeypatch):
     def count(*words):
         advice = json.loads(run(onnx_file, "--batch_size", 1, "--suggest", "--json", *words)[1])[
             "advice"

@@ -189,7 +189,7 @@ def test_nothing_is_best_that_is_not_better_than_the_command_as_it_is(estimator)
 
 
 @pytest.mark.parametrize("words", [["--suggest"], ["--html", "page.html", "--max_profiles", "4"]])
-def test_a_fixed_batch_is_said_with_what_lets_batches_be_compared(
+def test_a_fixed_batch_is_reported_with_the_way_to_compare_others(
     model_file, words, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)

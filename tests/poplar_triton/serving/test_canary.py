@@ -97,7 +97,7 @@ def test_a_stub_that_computes_nothing_while_a_canary_waits_hangs(model):
     assert model.canary.check([STUB]) == [], "it was killed"
 
 
-def test_one_that_must_not_be_asked_is_said_once(model):
+def test_a_model_without_canaries_is_reported_once(model):
     model.config = {"sequence_batching": {}}
     for _ in range(3):
         model.poll(after=60)
@@ -114,7 +114,7 @@ def test_one_that_is_served_no_more_is_forgotten(model):
     assert model.state.unready_reason == ""
 
 
-def test_an_answer_that_comes_once_an_instance_was_lost_is_not_told(model):
+def test_an_answer_after_an_instance_was_lost_is_not_reported(model):
     model.poll()
     model.fault = NoAnswerError("Stub process is not healthy", is_late=False)
     model.meanwhile = lambda: model.canary.check([])

@@ -110,7 +110,7 @@ def test_the_next_try_is_twice_as_late_each_time_up_to_a_minute(ward):
     assert ward.lines == ["model 'm': reload failed: no file"] * 10
 
 
-def test_after_many_tries_in_vain_it_is_given_up_and_still_tried(ward):
+def test_after_many_failed_tries_it_is_hopeless_and_still_tried(ward):
     ward.reload("m", "n")
     for _ in range(healer.MAX_RELOADS - 1):
         ward.reload("m", after=60)
@@ -152,7 +152,7 @@ def test_a_slow_load_keeps_no_other_model_waiting_and_is_not_doubled(ward):
     assert ward.loads == ["slow", "quick"]
 
 
-def test_a_slow_load_is_told_of_once_and_limited(ward):
+def test_a_slow_load_is_reported_once_and_limited(ward):
     ward.server.gate.clear()
     ward.reload("slow")
     wait_for_loads(ward, 1)
@@ -197,7 +197,7 @@ def test_a_reload_that_hangs_is_a_reason_to_start_the_server_again(ward):
     assert not ward.healer.find_exhaustion()
 
 
-def test_where_no_thread_is_to_be_had_it_is_said_and_tried_again(ward, monkeypatch):
+def test_a_failed_thread_start_is_reported_and_retried(ward, monkeypatch):
     def start(_):
         raise RuntimeError("can't start new thread")
 
@@ -226,7 +226,7 @@ def store(ward):
     return address
 
 
-def test_a_store_that_is_away_is_asked_every_second_and_given_up_never(ward, store):
+def test_an_unreachable_store_is_retried_every_second_without_end(ward, store):
     for _ in range(100):
         ward.reload("m", after=1)
     assert ward.loads == []

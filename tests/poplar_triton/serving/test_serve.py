@@ -100,7 +100,7 @@ def test_a_server_that_does_not_report_its_models_is_warned_of(repository, play,
     assert line.endswith("); see its output")
 
 
-def test_how_a_server_ends_that_was_asked_to_is_told_and_no_error(repository, play, capsys):
+def test_the_exit_status_of_a_stopped_server_is_reported_and_is_no_error(repository, play, capsys):
     """Triton never exits normally while there is a dead instance."""
     play(status=7, interrupts=signal.SIGTERM)
     assert serve(repository) == 0
@@ -238,7 +238,7 @@ def test_build_hands_its_options_on(repository, monkeypatch, capsys):
         assert (options["force"], options["only"]) == (force, only)
 
 
-def test_a_failed_build_shows_what_its_program_said_before_the_reason(
+def test_a_failed_build_shows_the_programs_output_before_the_reason(
     repository, monkeypatch, capsys
 ):
     def fail(*_, **__):
@@ -428,7 +428,7 @@ def test_canaries_need_http(repository, capsys):
         ([{"name": "a", "state": "READY"}], None),
     ],
 )
-def test_that_nothing_is_served_is_said(repository, play, capsys, index, line):
+def test_a_server_without_models_reports_it(repository, play, capsys, index, line):
     play(index=("200 OK", json.dumps(index)), interrupts=signal.SIGTERM)
     assert serve(repository) == 0
     out = capsys.readouterr().out.splitlines()

@@ -178,7 +178,7 @@ def test_a_process_that_is_stopped_is_named_and_killed_where_that_heals(stage, p
     assert stage.state.hopeless_reason == ""
 
 
-def test_a_stopped_server_that_may_not_be_restarted_is_given_up_after_a_while(stage):
+def test_a_stopped_server_without_restarts_left_ends_supervision(stage):
     watch = stage.watch(restarts=False)
     stage.proc.say(SERVER, "T")
     stage.look_for(watch, SILENCE_SECONDS + 2)

@@ -226,7 +226,7 @@ def test_out_of_a_store_the_model_is_named_by_its_instance(processes):
     assert {stub.model for stub in living} == {"my_model", "folderQx12Ac"}
 
 
-def test_a_stub_that_was_given_up_is_lost_even_where_it_does_not_end(processes, look):
+def test_an_ignored_stub_is_lost_even_if_it_does_not_end(processes, look):
     processes.stub(7)
     ((stub,), _) = look.watch.scan()
     look.watch.ignore(stub)

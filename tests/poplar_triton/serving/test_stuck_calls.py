@@ -69,7 +69,7 @@ def stage(tmp_path, monkeypatch):
     return Stage(tmp_path)
 
 
-def test_a_stub_that_dies_in_an_unload_is_told_and_counts_for_the_exit_timeout(stage):
+def test_a_stub_that_dies_in_an_unload_is_reported_and_counts_for_the_exit_timeout(stage):
     stage.start(7, started=5)
     stage.start(8, started=5, model="other")
     assert stage.look() == ""
@@ -100,7 +100,7 @@ def test_it_counts_no_more_once_triton_has_ended_it_or_the_model_is_served(stage
     assert len(stage.lines) == 1
 
 
-def test_a_stub_that_dies_in_a_load_is_told_while_the_old_one_serves_on(stage):
+def test_a_stub_that_dies_in_a_load_is_reported_while_the_old_one_serves(stage):
     stage.start(7, started=5)
     stage.loads["m"] = 6
     stage.look()
@@ -115,7 +115,7 @@ def test_a_stub_that_dies_in_a_load_is_told_while_the_old_one_serves_on(stage):
     assert stage.count_deaths() == 1
 
 
-def test_a_stub_that_dies_before_it_is_known_is_told_with_the_model_that_loads(stage):
+def test_a_stub_that_dies_unseen_is_reported_with_the_loading_model(stage):
     stage.die(8, started=9)
     assert stage.look() == ""
     assert stage.lines == [
@@ -135,7 +135,7 @@ def test_a_dead_stub_whose_model_was_loaded_again_at_once_is_a_death_only(stage)
     assert stage.count_deaths() == 1
 
 
-def test_processes_that_end_in_order_or_are_accounted_for_are_not_told(stage):
+def test_processes_that_end_in_order_are_not_reported(stage):
     stage.start(7, started=5)
     stage.start(8, started=5, model="other")
     stage.look()

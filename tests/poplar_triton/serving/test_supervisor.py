@@ -35,7 +35,7 @@ def test_a_server_that_is_asked_to_stop_is_left_to_who_has_started_it(play):
     assert it.state.unready_reason == Phase.DRAINING.value
 
 
-def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
+def test_a_dead_instance_and_its_return_are_logged_once(play):
     it = play()
     assert it.run(it.lose, lambda: None, lambda: None)
     assert it.seen == [("dead: m_0_0 of model 'm' version 1", "")]
@@ -252,7 +252,7 @@ def test_a_stalled_server_is_killed_and_started_again_where_it_may(play):
     assert it.seen == [("", "")]
 
 
-def test_a_stalled_server_that_may_not_be_started_again_is_given_up_after_a_while(play):
+def test_a_stalled_server_without_restarts_left_ends_supervision(play):
     it = play()
     it.server.is_ready = lambda _: pytest.fail("asked") if it.server.stalled else True
 
@@ -329,7 +329,7 @@ def test_models_loaded_by_clients_are_loaded_again_after_a_restart(play):
     assert "model 'later', which was served before, is loaded again" in it.lines
 
 
-def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
+def test_a_server_silent_for_long_counts_as_ended_and_may_come_back(play):
     it = play()
     it.server.ready = False
     hopeless = []
@@ -346,7 +346,7 @@ def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
     assert hopeless == [False, False, True, True, False]
 
 
-def test_a_loaded_model_that_is_not_ready_is_told(play):
+def test_a_loaded_model_that_is_not_ready_is_reported(play):
     """Newer versions of Triton ask the model itself whether it is ready."""
     it = play()
     it.server.unready = ["m"]

@@ -202,7 +202,7 @@ def test_many_that_wait_ask_once(begin):
     assert triton.count("ModelMetadata") == 1
 
 
-def test_an_error_is_told_to_all_that_wait(begin):
+def test_an_error_is_raised_in_all_waiting_threads(begin):
     triton, models = begin()
     triton.plan["ModelMetadata"] = triton.wait
     with ThreadPoolExecutor(4) as pool:
@@ -355,7 +355,7 @@ def test_versions_that_a_policy_leaves_out_are_not_available(begin):
 
 
 @pytest.mark.parametrize(("sources", "versions"), [((), [2, 1]), (SOURCES, [2])])
-def test_who_may_not_see_the_index_is_told_what_is_ready(sources, versions, begin):
+def test_without_access_to_the_index_readiness_is_reported(sources, versions, begin):
     triton, models = begin(sources)
     text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
     triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)

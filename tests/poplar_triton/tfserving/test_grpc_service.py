@@ -144,7 +144,7 @@ def test_the_answer_names_model_version_and_signature(client):
 
 
 @pytest.mark.parametrize("as_content", [False, True])
-def test_outputs_are_typed_values_or_content_as_the_server_was_told(models, as_content):
+def test_outputs_are_typed_values_or_content_by_an_option(models, as_content):
     with serve(models, as_content=as_content) as running, Client(running.url) as client:
         request = make_request("m", ROW, ["y"])
         found = make_tensor_proto(packed=True).FromString(
@@ -378,7 +378,7 @@ def test_the_deadline_is_passed_on(seconds, is_told):
     assert (0 < servable.seconds < 41) if is_told else servable.seconds is None
 
 
-def test_a_call_whose_time_is_over_is_given_up():
+def test_a_call_is_cancelled_at_its_deadline():
     servable, server = make_played(is_stuck=True)
     with server as running, Client(running.url) as client:
         with refused("DEADLINE_EXCEEDED"):
@@ -386,7 +386,7 @@ def test_a_call_whose_time_is_over_is_given_up():
         assert servable.cancelled.wait(PATIENCE_SECONDS)
 
 
-def test_a_call_whose_client_goes_is_given_up():
+def test_a_call_of_a_disconnected_client_is_cancelled():
     servable, server = make_played(is_stuck=True)
     with server as running, Client(running.url) as client:
         asked = client.send("x", ONE)

@@ -83,7 +83,7 @@ def test_a_check_of_a_service_that_is_not_known_is_not_found(served):
         check(channel, "x.Y")
 
 
-def test_who_watches_is_told_at_once_and_at_each_change(served):
+def test_a_watcher_is_notified_at_once_and_at_each_change(served):
     with connect(served) as channel:
         watches = [watch(channel), watch(channel, SERVICE)]
         assert [next(each) for each in watches] == [SERVING] * 2

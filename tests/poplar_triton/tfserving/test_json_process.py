@@ -119,7 +119,7 @@ def test_a_large_body_of_a_client_that_has_gone_is_read_no_further(reader, threa
     assert child not in find_children()
 
 
-def test_a_process_that_dies_is_said_and_replaced(reader, call):
+def test_a_dead_process_is_reported_and_replaced(reader, call):
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(reader.read, bytearray(LONG), FLOATS, call)
         os.kill(find_child(), signal.SIGKILL)
@@ -227,7 +227,7 @@ def test_others_are_answered_while_a_large_answer_is_written():
 
 
 @pytest.mark.slow
-def test_a_process_that_makes_no_progress_is_said_and_replaced(reader, call):
+def test_a_stalled_process_is_reported_and_replaced(reader, call):
     outputs = {"y": np.arange(LARGE_VALUES + 1)}
     expected = reader.write(outputs, Format.ROW, call)
     os.kill(find_child(), signal.SIGSTOP)

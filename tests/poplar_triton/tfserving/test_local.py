@@ -210,7 +210,7 @@ def test_where_the_newest_version_vanishes_an_older_one_is_served(write, open_mo
     refuse(models, Code.NOT_FOUND, "Latest(m)")
 
 
-def test_a_version_that_was_given_up_can_come_back(write, open_model, tmp_path):
+def test_an_unloaded_version_can_come_back(write, open_model, tmp_path):
     folder = write(1, 2)
     models = open_model()
     for _ in range(3):

@@ -131,7 +131,7 @@ def test_publishing_again_is_not_counting_again():
         assert read(counters, "poplar_requests_total", model="m") == requests
 
 
-def test_a_process_that_is_begun_again_goes_on_where_the_last_one_ended():
+def test_a_restarted_process_continues_where_the_last_one_ended():
     (one, _), memory = open_counters()
     one.observe("m", "Predict", "GRPC", Code.OK, 0.001)
     one.publish("m", [make_statistics(requests=3, errors=Counter(run=1), queue_depth=7)])

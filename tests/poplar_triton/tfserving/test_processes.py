@@ -94,7 +94,7 @@ def test_where_one_cannot_serve_none_is_left(play, plan, words):
 
 
 @pytest.mark.parametrize("status", [-9, -11])
-def test_one_that_a_signal_ends_while_it_loads_is_begun_again_a_few_times(play, lines, status):
+def test_a_process_killed_while_it_loads_is_restarted_a_few_times(play, lines, status):
     played = play(serve, end(status), end(status), serve, processes=2)
     with played.server as server:
         assert (server.unready_reason, len(played.begun)) == ("", 4)
@@ -106,7 +106,7 @@ def test_one_that_a_signal_ends_while_it_loads_is_begun_again_a_few_times(play, 
     assert len(played.begun) == MAX_LOST_STARTS + 1
 
 
-def test_one_that_is_stopped_while_it_loads_is_killed_and_begun_again(play, lines, proc):
+def test_a_process_stopped_while_it_loads_is_killed_and_restarted(play, lines, proc):
     proc.say(FIRST_PID, "T")
     reasons = []
 
@@ -134,7 +134,7 @@ def test_an_interruption_while_they_start_leaves_none(play, monkeypatch):
     assert None not in [process.status for process in played.begun]
 
 
-def test_one_that_dies_is_begun_again_and_told(play, lines):
+def test_a_dead_process_is_restarted_and_reported(play, lines):
     played = play(serve, processes=2)
     with played.server as server:
         played.begun[1].end(-9)
@@ -153,7 +153,7 @@ def look_for(played, seconds):
         played.clock.now += LOOK_SECONDS
 
 
-def test_one_that_is_stopped_is_killed_and_begun_again(play, lines, proc):
+def test_a_stopped_process_is_killed_and_restarted(play, lines, proc):
     played = play(serve, processes=2)
     with played.server as server:
         proc.say(FIRST_PID, "S")
@@ -211,7 +211,7 @@ def test_one_that_cannot_serve_again_says_why(play, lines):
         assert server.unready_reason == ""
 
 
-def test_after_so_many_ends_it_is_given_up(play, lines):
+def test_after_too_many_restarts_the_process_is_given_up(play, lines):
     played = play(serve, end(1))
     with played.server as server:
         played.begun[0].end(1)
@@ -271,9 +271,7 @@ def listen(**options):
     ("field", "what", "option"),
     [("grpc_port", "gRPC", "--port"), ("rest_port", "REST", "--rest_api_port")],
 )
-def test_a_port_of_somebody_else_is_refused_before_a_process_is_begun(
-    play, field, what, option, is_shared
-):
+def test_a_busy_port_is_rejected_before_a_process_starts(play, field, what, option, is_shared):
     """A port is rejected even if its holder would share it: requests would go to both."""
     with closing(listen(**{"SO_REUSEPORT": 1} if is_shared else {})) as holder:
         port = holder.getsockname()[1]

@@ -154,7 +154,7 @@ def test_hostile_names_are_not_found(server, name):
         assert len(answer.error) < 3000
 
 
-def test_unknown_models_versions_and_labels_are_told_apart(server):
+def test_unknown_models_versions_and_labels_are_distinguished(server):
     rows = {"instances": [1.0]}
     assert server.post("/v1/models/foo:predict", rows).status == 404
     assert server.post("/v1/models/foo/versions/50:predict", rows).status == 404

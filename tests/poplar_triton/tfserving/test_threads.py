@@ -169,7 +169,7 @@ def test_a_shutdown_may_leave_out_what_waits():
     assert count_threads() == 0
 
 
-def test_threads_that_are_begun_during_a_shutdown_end_too():
+def test_threads_started_during_a_shutdown_end_too():
     threads = Threads("pool of a test")
     go_on, meeting = threading.Event(), threading.Barrier(6)
 

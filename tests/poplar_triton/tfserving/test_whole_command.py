@@ -79,9 +79,7 @@ def check_answer(server):
         assert client.predict("linear", ROW)["z"].tolist() == [[2] * 4]
 
 
-def test_processes_that_are_killed_or_stopped_are_begun_again_and_what_they_counted_stays(
-    repository, log
-):
+def test_killed_and_stopped_processes_are_restarted_and_their_counts_kept(repository, log):
     with TfServing(repository, "--processes", "2", log=log) as server:
         workers = find_workers(server.pid)
         assert len(workers) == 2
@@ -142,7 +140,7 @@ def test_where_the_first_process_is_killed_the_others_end(repository, log, is_lo
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda it: it.name)
-def test_a_process_that_is_killed_or_stopped_while_it_loads_is_begun_again(repository, log, number):
+def test_a_process_killed_or_stopped_while_it_loads_is_restarted(repository, log, number):
     (repository / "linear" / "config.pbtxt").write_text(LATER)
     with TfServing(repository, log=log, rest=False, waits=False) as server:
         wait_until(lambda: find_workers(server.pid), "a process that loads")
@@ -171,7 +169,7 @@ def test_an_endless_model_does_not_hold_up_the_others_and_is_named(repository, l
 
 
 @pytest.mark.parametrize(("option", "what"), [("--port", "gRPC"), ("--rest_api_port", "REST")])
-def test_a_port_that_is_taken_is_told_in_one_line(repository, log, option, what):
+def test_a_busy_port_is_reported_in_one_line(repository, log, option, what):
     ports = {"--port": 0, "--rest_api_port": 0}
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         ports[option] = listener.getsockname()[1]
@@ -182,7 +180,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(repository, log, option, what)
     assert f"{what} port {ports[option]} of 127.0.0.1: cannot listen" in line
 
 
-def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository, log):
+def test_a_model_that_does_not_load_is_reported_and_the_others_are_served(repository, log):
     (repository / "broken" / "1").mkdir(parents=True)
     (repository / "broken" / "1" / "executable.popef").write_bytes(b"garbage")
     (repository / "other").mkdir()
@@ -199,9 +197,7 @@ def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository
     assert "model 'other' is not served: no version folder, such as 1, in " in text
 
 
-def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(
-    repository, log, compiled
-):
+def test_if_no_model_loads_each_is_reported_and_a_repaired_one_is_served(repository, log, compiled):
     file = repository / "linear" / "1" / "executable.popef"
     file.write_bytes(b"garbage")
     with TfServing(repository, "--load_retry_interval_micros", "0", log=log) as server:

@@ -117,7 +117,7 @@ def test_clients_count_answers_and_stop_at_an_error(status):
             server.shutdown()
 
 
-def test_a_repository_is_told_to_name_one_of_its_models(tmp_path, capsys, monkeypatch):
+def test_a_repository_is_an_error_that_lists_its_models(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command.doctor, "require", lambda: None)
     for name in ("first", "second"):
         (tmp_path / "models" / name / "1").mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_a_configuration_that_is_not_the_fastest_is_not_called_so(tune):
     assert "the current configuration is as fast as any" in tune(Played())
 
 
-def test_no_configuration_within_the_limit_is_said(tune):
+def test_a_limit_that_no_configuration_meets_is_reported(tune):
     out = tune(Played(rates={OPENVINO: 500.0}, p99_ms=30.0), "--latency-limit-ms", "20")
     assert "no configuration is within --latency-limit-ms 20: the lowest" in out
     assert "30.0 ms" in out

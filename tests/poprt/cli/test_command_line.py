@@ -323,7 +323,7 @@ def test_a_smaller_batch_is_advised_only_where_it_would_have_rows(
         (["--remove_outputs", "yy"], 1, "did you mean y?"),
     ],
 )
-def test_a_wrong_option_is_told_and_nothing_is_written(
+def test_a_wrong_option_is_reported_and_nothing_is_written(
     model, tmp_path, monkeypatch, capsys, words, status, told
 ):
     monkeypatch.chdir(tmp_path)

@@ -317,7 +317,7 @@ def test_a_side_is_lowered_once_and_a_change_of_one_run_is_gone_in_the_next(monk
     assert len(lowered) == 1
 
 
-def test_a_batch_that_would_end_too_late_is_not_begun(monkeypatch):
+def test_a_batch_that_would_end_too_late_is_not_started(monkeypatch):
     side = sides.Side(simple([node("Neg", "x", "y")], {}), {}, None)
     clock = iter(range(100))
     monkeypatch.setattr(sides, "time", SimpleNamespace(monotonic=lambda: next(clock)))

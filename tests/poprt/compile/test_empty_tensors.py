@@ -54,7 +54,7 @@ def concat(shape=(0, 3)):
     return make_model(nodes, {"x": (F, list(shape))}, {"y": (F, None)}, weights)
 
 
-def test_an_input_of_size_0_is_said_to_be_empty(caplog):
+def test_an_input_of_size_0_is_reported_as_empty(caplog):
     caplog.set_level(logging.WARNING, "poprt")
     assert answer(concat(), {"x": np.zeros((0, 3))}, "fp32")["y"].shape == (2, 3)
     (said,) = (each for each in caplog.messages if "'x'" in each)

@@ -138,7 +138,7 @@ def test_the_peak_is_that_of_precision_and_partial_sums(precision, target, optio
     assert found.peak_share(5, 0) == 0
 
 
-def test_a_batch_is_what_is_said_or_what_the_inputs_share():
+def test_a_batch_size_is_given_or_shared_by_the_inputs():
     assert profile_of(matmul(16, 8, 8)).batch_size == 16
     assert profile_of(matmul(16, 8, 8), batch=4).batch_size == 4
     net = Builder()
@@ -434,7 +434,7 @@ def test_a_classifiers_softmax_makes_no_transformer():
     assert profile_of(net.model(net.add("Softmax", product))).kind == "MLP"
 
 
-def test_a_kind_and_layers_that_were_never_validated_are_said_to_be_so():
+def test_kinds_and_layers_without_validation_are_marked():
     net = Builder()
     found = profile_of(net.model(NETWORKS["text CNN"](net)))
     assert found.as_json()["expected_error"] is None

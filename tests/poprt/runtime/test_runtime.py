@@ -182,7 +182,7 @@ def test_the_runner_that_took_the_device_last_has_it(streamed):
     np.testing.assert_array_equal(again["y"], outputs["y"])
 
 
-def test_a_stopped_runner_says_so_until_it_is_reloaded(streamed):
+def test_a_stopped_runner_is_an_error_until_it_is_reloaded(streamed):
     runner = runtime.LightRunner(streamed)
     runner.stop()
     with pytest.raises(ModelRuntimeError, match="stopped"):

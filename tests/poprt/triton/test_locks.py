@@ -24,7 +24,7 @@ def test_a_folder_is_held_by_one(tmp_path):
     assert take(tmp_path)
 
 
-def test_who_waits_gets_the_folder_when_it_is_given_up(tmp_path):
+def test_a_waiting_process_gets_the_folder_when_it_is_released(tmp_path):
     order = []
 
     def wait():

@@ -374,7 +374,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_folder_as_it_was(compiled, st
 
 
 @pytest.mark.slow
-def test_the_command_lists_what_does_not_fit_and_overwrites_when_told(tmp_path):
+def test_the_command_lists_differences_and_overwrites_with_an_option(tmp_path):
     onnx.save(linear_model(), tmp_path / "m.onnx")
     assert poprt(tmp_path).returncode == 0
     before = read_all(tmp_path / "repo")

@@ -157,7 +157,7 @@ def test_a_name_map_that_another_publisher_still_copies_is_not_read(compiled, tm
     assert f"wrote {folder}/3/name_map.json, as {folder}/1/name_map.json has it" in lines
 
 
-def test_a_version_with_other_tensors_is_refused_unless_told(compiled, halved, tmp_path):
+def test_a_version_with_other_tensors_needs_an_option(compiled, halved, tmp_path):
     folder = tmp_path / "m"
     publish_version(compiled, folder)
     before = read_all(folder)

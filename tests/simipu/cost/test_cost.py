@@ -245,7 +245,7 @@ def test_another_calibration_affects_only_the_call_that_passes_it() -> None:
     assert estimate(model, C600) == before
 
 
-def test_a_product_is_of_halves_with_half_sums_where_nothing_else_is_said() -> None:
+def test_products_are_of_halves_with_half_sums_by_default() -> None:
     found = plan(Product(1, 64, 256, 512), C600)
     work = estimate(networks.matmul(64, 256, 512), C600).operators[0].work
     assert (found.compute, found.exchange, found.splits) == (work.compute, work.exchange, work.plan)

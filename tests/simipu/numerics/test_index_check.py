@@ -241,7 +241,7 @@ def test_constant_indices_and_other_models_stay_as_they_are():
     assert [node.op_type for node in iter_nodes(model.graph)] == ["Gather"]
 
 
-def test_runners_of_poprt_clamp_unless_told_otherwise():
+def test_runners_of_poprt_clamp_by_default():
     model = reading("Gather", {"axis": 0}, (3,), (3, 3, 4))
     compiled = Compiler.compile(Converter().convert(model))
     indices, found = np.array([5, -5, 1], np.int32), {"y": np.zeros((3, 3, 4), np.float32)}

@@ -61,7 +61,7 @@ def test_the_check_of_optimised_graphs_finds_products_that_saturate(monkeypatch)
     }
 
 
-def test_a_machine_is_told_by_a_product_of_the_library():
+def test_a_machine_is_recognised_by_a_product_of_the_library():
     model = onnx.load_model_from_string(saturation.MODEL)
     (node,) = model.graph.node
     kinds = [value.type.tensor_type.elem_type for value in model.graph.input]

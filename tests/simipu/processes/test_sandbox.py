@@ -223,7 +223,7 @@ def test_attempts_succeed_where_nothing_is_confined(tmp_path):
     assert found == dict.fromkeys(attempts, 0)
 
 
-def test_a_process_with_several_threads_is_not_said_to_be_confined():
+def test_a_process_with_several_threads_is_not_reported_as_confined():
     text = (
         "import threading, simipu.processes.sandbox as s; threading.Thread(target=threading.Event().wait, "
         "daemon=True).start(); s.confine()"
