@@ -91,7 +91,7 @@ _ROWS_AND_CHANNELS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Norm:
+class _LayerNorm:
     """Layer norm over the last axis of `source`; "" for a missing scale or bias."""
 
     source: str
@@ -128,7 +128,7 @@ class LayerNormPattern(GraphRule):
             _put_group_norm(norm, view)
 
 
-def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _LayerNorm | None:
     shape = view.shape(node.input[0])
     last = len(shape) - 1 if shape else 0
     if not shape or attribute(node, "axis", -1) not in (-1, last) or any(node.output[1:]):
@@ -136,7 +136,7 @@ def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
     scale, bias = node.input[1], next(iter(node.input[2:]), "")
     if any(name and not _is_along(name, shape, view) for name in (scale, bias)):
         return None
-    return _Norm(node.input[0], attribute(node, "epsilon", 1e-5), node, scale, bias)
+    return _LayerNorm(node.input[0], attribute(node, "epsilon", 1e-5), node, scale, bias)
 
 
 def _is_over_last(view: GraphView, mean: str) -> bool:
@@ -182,7 +182,7 @@ _FORMULA = AnyOf(
 """Formulas of a layer norm, whose scale and bias may follow."""
 
 
-def _read_formula(end: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+def _read_formula(end: onnx.NodeProto, view: GraphEditor) -> _LayerNorm | None:
     """Return the norm of the formula that ends at a node, and of the scale and bias behind it."""
     match = _FORMULA.find(end.output[0], view)
     shape = view.shape(match["x"]) if match is not None else None
@@ -195,7 +195,7 @@ def _read_formula(end: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
         end, scale = _read_along(end, "Mul", shape, view)
     if not bias:
         end, bias = _read_along(end, "Add", shape, view)
-    return _Norm(match["x"], view.number(match["epsilon"]) or 0.0, end, scale, bias)
+    return _LayerNorm(match["x"], view.number(match["epsilon"]) or 0.0, end, scale, bias)
 
 
 def _read_along(
@@ -226,7 +226,7 @@ def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, view: GraphEdit
     return weight_shape[axis] == shape[axis] and all(size == 1 for size in others)
 
 
-def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
+def _put_group_norm(found: _LayerNorm, view: GraphEditor) -> None:
     """Replace a norm by a group norm. Reshapes leave the first size open (-1), so that rows stay
     rows for any batch."""
     shape, result = view.shape(found.source), found.end.output[0]

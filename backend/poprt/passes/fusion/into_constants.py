@@ -35,7 +35,7 @@ def _is_used_once(view: GraphEditor, name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Norm:
+class _BatchNorm:
     """BatchNormalization in inference behind a product, with its factor and summand by channel."""
 
     product: onnx.NodeProto
@@ -44,7 +44,9 @@ class _Norm:
     shift: Array
 
     @classmethod
-    def of(cls, product: onnx.NodeProto, node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+    def of(
+        cls, product: onnx.NodeProto, node: onnx.NodeProto, view: GraphEditor
+    ) -> _BatchNorm | None:
         """Return the norm with factor and summand in double. Return None if any operand is not
         constant, or the node computes statistics."""
         trains = any(node.output[1:]) or attribute(node, "training_mode", 0)
@@ -66,11 +68,11 @@ class _NormFusion(GraphRule):
         """Fuse a normalisation that is the only reader of its product."""
         product = view.private_maker(node.input[0])
         if product is not None and product.op_type in self.products:
-            norm = _Norm.of(product, node, view)
+            norm = _BatchNorm.of(product, node, view)
             if norm is not None:
                 self.fuse(norm, view)
 
-    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(self, norm: _BatchNorm, view: GraphEditor) -> None:
         """Change the constants of the product, if it has constants."""
         raise NotImplementedError
 
@@ -84,7 +86,7 @@ class FuseBnIntoConv(_NormFusion):
 
     products = frozenset({"Conv"})
 
-    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(self, norm: _BatchNorm, view: GraphEditor) -> None:
         """Scale weights and bias. The old weights stay if other nodes read them."""
         product = norm.product
         weights = _weight(view, product.input[1])
@@ -97,7 +99,7 @@ class FuseBnIntoConv(_NormFusion):
         _set_weights(norm, scaled.astype(weights.dtype), shifted, view)
 
 
-def _set_weights(norm: _Norm, weights: Array, bias: Array, view: GraphEditor) -> bool:
+def _set_weights(norm: _BatchNorm, weights: Array, bias: Array, view: GraphEditor) -> bool:
     """Give a product the weights and the bias of the norm behind it, which is removed. Return
     whether that is possible."""
     product, result = norm.product, norm.product.output[0]
@@ -119,7 +121,7 @@ class FuseBnIntoGemm(_NormFusion):
 
     products = frozenset({"Gemm", "MatMul"})
 
-    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(self, norm: _BatchNorm, view: GraphEditor) -> None:
         """Scale weights and bias. A MatMul becomes a Gemm to have a bias."""
         product, name = norm.product, norm.product.input[1]
         weights = _weight(view, name) if _is_used_once(view, name) else None

@@ -83,7 +83,7 @@ class _MergingProducts(NamedMerge):
         ):
             return
         merged = [
-            _Product.of(matmul, add, view)
+            _MergedProduct.of(matmul, add, view)
             for matmul, add in zip(products, adds, strict=True)
             if matmul
         ]
@@ -99,7 +99,7 @@ def _find(name: str, nodes: Iterable[onnx.NodeProto], view: GraphEditor) -> onnx
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _MergedProduct:
     """Product with a weight, and the name of the bias added to it; "" for none."""
 
     source: str
@@ -112,7 +112,7 @@ class _Product:
     @classmethod
     def of(
         cls, product: onnx.NodeProto, add: onnx.NodeProto | None, view: GraphEditor
-    ) -> _Product | None:
+    ) -> _MergedProduct | None:
         """Return the product; None if weight or bias is no constant with the shape of a linear
         layer's."""
         source, weight = product.input
@@ -127,7 +127,7 @@ class _Product:
         return cls(source, weight, bias, width, product, add or product)
 
 
-def _join(products: Sequence[_Product], view: GraphEditor) -> None:
+def _join(products: Sequence[_MergedProduct], view: GraphEditor) -> None:
     at = min((product.first for product in products), key=view.place)
     source, rank = products[0].source, len(view.shape(products[0].source) or ())
     op = view.start(at, "merged")
@@ -174,7 +174,7 @@ class MergeMatMulAdd(_MergingProducts):
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _SlicePart:
     """Slice along one axis, from `start` to below `end`."""
 
     node: onnx.NodeProto
@@ -218,7 +218,7 @@ class MergeMultiSlice(GraphRule):
                 return
 
 
-def _are_all(parts: Sequence[_Part], size: int) -> bool:
+def _are_all(parts: Sequence[_SlicePart], size: int) -> bool:
     """Return whether parts with one step cover an axis, each element once."""
     step, starts = parts[0].step, [part.start for part in parts]
     if step == 1:
@@ -227,7 +227,7 @@ def _are_all(parts: Sequence[_Part], size: int) -> bool:
     return starts == list(range(step)) and size % step == 0 and are_whole
 
 
-def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Tape) -> None:
+def _split(parts: Sequence[_SlicePart], source: str, shape: Sequence[int], made: Tape) -> None:
     axis, step = parts[0].axis, parts[0].step
     results = [part.node.output[0] for part in parts]
     if step == 1:
@@ -243,7 +243,7 @@ def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Tape
         made.add_as(name, "Reshape", part, made.ints(sizes))
 
 
-def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) -> _Part | None:
+def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) -> _SlicePart | None:
     """Return the range that a Slice takes along one axis, forwards; None for other Slices."""
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
@@ -260,7 +260,7 @@ def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) ->
     start, end = (
         min(max(0, bound + size if bound < 0 else bound), size) for bound in (starts[0], ends[0])
     )
-    return _Part(node, axis, start, end, steps[0]) if start < end else None
+    return _SlicePart(node, axis, start, end, steps[0]) if start < end else None
 
 
 @register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")

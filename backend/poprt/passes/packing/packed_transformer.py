@@ -199,7 +199,7 @@ class PackedTransformer(Pass):
                 f"packed_transformer: expected a model of opset {_OLDEST_OPSET} or later, found "
                 f"{find_opset(model, 1)}; convert_version={_OLDEST_OPSET} brings it there"
             )
-        packing = _Packing.of(model, args)
+        packing = _TransformerPacking.of(model, args)
         head = packing.find_head()
         if args.head_pattern and not head:
             self.logger.warning(
@@ -219,7 +219,7 @@ class PackedTransformer(Pass):
 
 
 @dataclass(slots=True)
-class _Packing:
+class _TransformerPacking:
     """Graph during packing: the place of samples in each tensor, and whether they are packed
     there."""
 
@@ -240,7 +240,7 @@ class _Packing:
     """Nodes that take tokens together which nothing has masked."""
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
+    def of(cls, model: onnx.ModelProto, args: PackArgs) -> _TransformerPacking:
         """Return the packing of a model with static shapes."""
         inferred = infer_shapes(model).graph
         names = NameScope(model.graph, find_opset(model, _OLDEST_OPSET), reserved={LENGTHS})

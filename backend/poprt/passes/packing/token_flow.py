@@ -143,7 +143,7 @@ class NodeFlow:
                     yield place, axis
 
 
-class _Constants(Mapping[str, Array]):
+class _FlowConstants(Mapping[str, Array]):
     """Constants that a row rule may read, by name. Their values are read on access."""
 
     def __init__(self, view: GraphView, known: Mapping[str, Array]) -> None:
@@ -284,7 +284,7 @@ class _Places:
         )
         shapes = [flow.view.shape(name) if name else None for name in proto.input]
         results = [flow.shape(name) for name in names]
-        constants = _Constants(flow.view, sizes_known)
+        constants = _FlowConstants(flow.view, sizes_known)
         probe = _Probe(
             proto,
             count,
