@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from poprt.comparing import find_input_streams, iter_made_up
+from poprt.comparing import make_up
 
 from popef._tools.arrays import Array
 from popef._tools.child import run_python
@@ -89,9 +89,8 @@ class Feeds:
     def add(self, batch_size: int, model: onnx.ModelProto) -> None:
         """Write random inputs of the shapes that a static model has: indices are within their
         tables."""
-        made_up = next(iter(iter_made_up(model, find_input_streams(model), 0)))
         files = {}
-        for number, (name, values) in enumerate(made_up.items()):
+        for number, (name, values) in enumerate(make_up(model).items()):
             file = self._folder / f"batch{batch_size}-{number}.npy"
             np.save(file, self._cast(name, values), allow_pickle=False)
             files[name] = str(file)

@@ -14,7 +14,7 @@ executable; the check of an exported model; quantization.
 from poprt.comparing.calibration import OWN_DATA, Findings, Overflow, calibrate
 from poprt.comparing.inputs import MIN_ROWS, iter_made_up
 from poprt.comparing.outputs import LIMIT, Comparison, measure_difference
-from poprt.comparing.reading import find_input_streams, read_calibration_data
+from poprt.comparing.reading import make_up, read_calibration_data
 from poprt.comparing.sides import READY_SECONDS, Side
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "Overflow",
     "Side",
     "calibrate",
-    "find_input_streams",
     "iter_made_up",
+    "make_up",
     "measure_difference",
     "read_calibration_data",
 ]

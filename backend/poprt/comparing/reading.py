@@ -29,7 +29,7 @@ from simipu import CompileError, Stream
 from popef._tools.arrays import Array
 from popef._tools.file_kinds import HEAD_BYTES, recognize_substitute
 from popef._tools.text import escape, find_name_fault
-from poprt.comparing.inputs import iter_given
+from poprt.comparing.inputs import iter_given, iter_made_up
 from poprt.comparing.sides import Feeds
 from poprt.frontend.frontends import make_streams
 
@@ -409,3 +409,9 @@ def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
                 "input_shape or batch_size"
             )
     return make_streams(model.graph)[: len(inputs)]
+
+
+def make_up(model: onnx.ModelProto) -> Feeds:
+    """Return one batch of made-up inputs of a static model. Raises CompileError as
+    `find_input_streams` does."""
+    return next(iter_made_up(model, find_input_streams(model), 0))

@@ -21,9 +21,9 @@ from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
 from poprt.comparing.divergence import iter_chunks
-from poprt.comparing.inputs import describe_ranges, iter_made_up
+from poprt.comparing.inputs import describe_ranges
 from poprt.comparing.outputs import Comparer, find_classes
-from poprt.comparing.reading import Data, find_input_streams, iter_batches, read_samples
+from poprt.comparing.reading import Data, iter_batches, make_up, read_samples
 from poprt.comparing.sides import FAILURES, Feeds, Side
 from poprt.comparing.statistics import cos_dist, iter_comparison
 from poprt.passes.interface.surgery import RemoveInitializerFromInput
@@ -53,7 +53,7 @@ class CheckWithFakeData(ImmutablePass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Compare the models. Raise CompileError if either cannot be computed. Outputs that differ
         too much cause a warning, as in the calibration run of the compiler."""
-        feeds = _make_up(model)
+        feeds = make_up(model)
         ours = _compute("converted", _open("converted", model, Numerics()), feeds)
         if self._origin is None:
             return model
@@ -97,7 +97,7 @@ class LayerPrecisionCompare(ImmutablePass):
             raise CompileError("layer_precision_compare compares with origin_model; give it one")
         layers = _find_layers(self._origin, model)
         feeds = (
-            _make_up(model)
+            make_up(model)
             if self._data is None
             else next(iter_batches(model, read_samples(self._data)))
         )
@@ -149,11 +149,6 @@ def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[st
         for node in origin.graph.node
         if find_operator(node.op_type).is_product and node.output[0] in results
     }
-
-
-def _make_up(model: onnx.ModelProto) -> Feeds:
-    """Return a batch of random inputs for a static model."""
-    return next(iter_made_up(model, find_input_streams(model), 0))
 
 
 def _open(which: str, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
