@@ -17,7 +17,6 @@ class ApplyIrPass(Pass):
 
     def __init__(self, passes: Sequence[str] = ()) -> None:
         """Create the passes. Raise CompileError for a name outside the family."""
-        super().__init__()
         for name in passes:
             if name not in IR_PASSES:
                 raise CompileError(

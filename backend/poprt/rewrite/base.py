@@ -112,8 +112,11 @@ class Pass:
     info: ClassVar[PassInfo] = PassInfo()
     """Facts about the pass. `register` sets both `name` and `info`."""
 
+    logger = logging.getLogger("poprt")
+    """Logger of its warnings; a Converter sets its own."""
+
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
-        self.logger = logging.getLogger("poprt")
+        """Take any arguments: passes of users hand theirs on."""
 
     def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Run the pass and return the resulting model."""

@@ -120,7 +120,6 @@ class CheckIpuOperators(ImmutablePass):
     them."""
 
     def __init__(self, only: bool = False) -> None:
-        super().__init__()
         self._only = only
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

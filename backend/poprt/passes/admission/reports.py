@@ -19,7 +19,6 @@ class _ReportPass(ImmutablePass):
     """Base class of reports, which write to the standard output or to the log."""
 
     def __init__(self, use_print: bool = True) -> None:
-        super().__init__()
         self._use_print = use_print
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

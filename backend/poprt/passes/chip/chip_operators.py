@@ -136,7 +136,6 @@ class AutoInsertRemap(GraphRule):
     """
 
     def __init__(self, remap_mode: str | Collection[str] = ("after_matmul",)) -> None:
-        super().__init__()
         listed = remap_mode.split(",") if isinstance(remap_mode, str) else remap_mode
         modes = [mode.strip().lower() for mode in listed]
         self._before = {mode.removeprefix(_BEFORE) for mode in modes if mode.startswith(_BEFORE)}

@@ -80,7 +80,6 @@ class _Serialising(GraphRule):
     op_types = frozenset(("MatMul",))
 
     def __init__(self, option: str, given: Mapping[str, Any] | None) -> None:
-        super().__init__()
         self._option = option
         self._orders = {
             name: _Order.parse(option, name, order) for name, order in (given or {}).items()

@@ -63,7 +63,6 @@ class ApplyHostConcatSplit(Pass):
     def __init__(
         self, merged_inputs: Collection[Group] | Group = (), remap: bool = False, **_further: Any
     ) -> None:
-        super().__init__()
         self._groups = [_read_group(group) for group in merged_inputs or ()]
         self._remap = remap
 

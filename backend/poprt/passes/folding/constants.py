@@ -71,7 +71,6 @@ class ConstantFolding(Pass):
     """
 
     def __init__(self, max_tensor_size: int = -1) -> None:
-        super().__init__()
         self._bound = max_tensor_size
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

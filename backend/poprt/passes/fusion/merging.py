@@ -37,7 +37,6 @@ class NamedMerge(GraphRule):
     """Warning if the names do not match such nodes, or the parts cannot be merged."""
 
     def __init__(self, names: str | Sequence[str] | None) -> None:
-        super().__init__()
         listed = names.split(",") if isinstance(names, str) else list(names or ())
         self._names = [name.strip() for name in listed]
         if self._names and not self.takes(self._names):

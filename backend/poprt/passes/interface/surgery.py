@@ -97,7 +97,6 @@ class RemoveOutputs(Pass):
     """Drop outputs; what only they need goes when constants are folded."""
 
     def __init__(self, outputs: Collection[str] = ()) -> None:
-        super().__init__()
         self._outputs = frozenset(outputs)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -119,7 +118,6 @@ class KeepOutputs(Pass):
     """Keep those outputs, in the order given; None: all."""
 
     def __init__(self, outputs: Collection[str] | None = None) -> None:
-        super().__init__()
         self._outputs = outputs
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -140,7 +138,6 @@ class AddCheckpoints(Pass):
     """Make inner tensors outputs, after those that there are."""
 
     def __init__(self, checkpoints: Collection[str] | str = ()) -> None:
-        super().__init__()
         self._checkpoints = (
             checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
         )

@@ -104,7 +104,6 @@ class PlaceNodes(Pass):
     def __init__(
         self, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION
     ) -> None:
-        super().__init__()
         self._target, self._options, self._calibration = target, options, calibration
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -146,7 +145,6 @@ class InsertCopies(Pass):
     """
 
     def __init__(self, num_ipus: int) -> None:
-        super().__init__()
         self._num_ipus = num_ipus
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -268,7 +266,6 @@ class ManualSharding(Pass):
     def __init__(
         self, sharding_info: Points | None = None, pipelining_info: Points | None = None
     ) -> None:
-        super().__init__()
         self._devices = _read("sharding_info", sharding_info)
         self._stages = _read("pipelining_info", pipelining_info)
 

@@ -100,7 +100,6 @@ class ConvertVersion(Pass):
     """
 
     def __init__(self, version: int | None = None) -> None:
-        super().__init__()
         self._version = version
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -190,7 +189,6 @@ class _Functions(NodeRule):
     op_types = frozenset()
 
     def __init__(self, source: int, target: int) -> None:
-        super().__init__()
         self._source, self._target, self.opset = source, target, source
 
     def matches(self, node: onnx.NodeProto) -> bool:
@@ -226,7 +224,6 @@ class _OlderForms(NodeRule):
     op_types = frozenset()
 
     def __init__(self, source: int, target: int) -> None:
-        super().__init__()
         self._source, self.opset = source, target
         self._stays: dict[str, bool] = {}
 

@@ -99,7 +99,6 @@ class _NewerForms(NodeRule):
     op_types = frozenset()
 
     def __init__(self, source: int) -> None:
-        super().__init__()
         self._source, self.opset = source, OLDEST_KEPT
 
     def matches(self, node: onnx.NodeProto) -> bool:

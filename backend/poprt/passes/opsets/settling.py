@@ -442,7 +442,6 @@ class SettleBits(NodeRule):
     op_types = frozenset(("BitCast",))
 
     def __init__(self, precision: str = "fp32") -> None:
-        super().__init__()
         self._precision = precision
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:

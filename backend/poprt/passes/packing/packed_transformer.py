@@ -178,7 +178,6 @@ class PackedTransformer(Pass):
     """
 
     def __init__(self, pack_args: PackArgs | Mapping[str, Any] | None = None) -> None:
-        super().__init__()
         self._given = pack_args
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -47,7 +47,6 @@ class CheckWithFakeData(ImmutablePass):
         origin_model: onnx.ModelProto | None = None,
         fix_inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         self._origin, self._fixed = origin_model, fix_inputs or {}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -86,7 +85,6 @@ class LayerPrecisionCompare(ImmutablePass):
         options: Any = None,
         output_dir: str | Path = "./",
     ) -> None:
-        super().__init__()
         self._origin, self._data, self._folder = origin_model, data_preprocess, Path(output_dir)
         self._numerics = options.numerics().quiet() if options is not None else Numerics()
 

@@ -119,7 +119,6 @@ class FloatToFp8(Pass):
         fp8_weight_dict: Mapping[str, Sequence[Any]] | None = None,
         skip_op: bool = True,
     ) -> None:
-        super().__init__()
         if convert_model not in _QUARTER_PRECISIONS:
             raise CompileError(
                 f"convert_model: expected {' or '.join(_QUARTER_PRECISIONS)}, found "
@@ -334,7 +333,6 @@ class FloatToInt8(Pass):
     """
 
     def __init__(self, int8_offset_scale: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        super().__init__()
         self._given = dict(int8_offset_scale or {})
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

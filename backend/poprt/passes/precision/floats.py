@@ -232,7 +232,6 @@ class FloatToHalf(Pass):
         enable_avoid_overflow_patterns: bool = False,
         skip_op_names: Collection[str] = (),
     ) -> None:
-        super().__init__()
         self._skip_op_types, self._skip_op_names = skip_op_types, skip_op_names
         self._avoids = enable_avoid_overflow_patterns
 

@@ -67,7 +67,6 @@ class IoPrecision(Pass):
     """
 
     def __init__(self, io_precision: str = "fp32") -> None:
-        super().__init__()
         if io_precision not in _BORDER_TYPES:
             raise CompileError(
                 f"io_precision: expected {' or '.join(_BORDER_TYPES)}, found {io_precision!r}"

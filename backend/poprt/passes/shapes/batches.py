@@ -86,7 +86,6 @@ class WidenBatch(Pass):
     """
 
     def __init__(self, batch_size: int | None = None, batch_axis: int | None = None) -> None:
-        super().__init__()
         self._batch_size, self._batch_axis = batch_size or 1, batch_axis or 0
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -82,7 +82,6 @@ class FixInputs(Pass):
         values: Mapping[str, Any] | None = None,
         input_shape: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        super().__init__()
         self._values, self._input_shape = values or {}, input_shape or {}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -121,7 +120,6 @@ class ConstInputShape(Pass):
         batch_axis: int | None = None,
         widens: bool = False,
     ) -> None:
-        super().__init__()
         self._input_shape, self._batch_size = const_input_shape or {}, batch_size
         self._batch_axis, self._widens = batch_axis or 0, widens
 
@@ -217,7 +215,6 @@ class ConstBatchSize(Pass):
     they are."""
 
     def __init__(self, const_batch_size: int = 1) -> None:
-        super().__init__()
         self._size = const_batch_size
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
