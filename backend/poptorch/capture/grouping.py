@@ -13,11 +13,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, iter_reads, sort_nodes
+from onnxgraph import CHIP_DOMAIN, Tape, attribute, iter_reads, replace_nodes, sort_nodes
 
 from poptorch.capture import bodies
 from poptorch.capture.popart_names import iter_places
 from poptorch.operators.placement import Placement
+from poptorch.translations.aten import OPSET
 
 SCATTER = "ScatterReduce"
 
@@ -93,42 +94,24 @@ class _Group:
 
     def make_nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes that compute the outputs of all members."""
-        size = len(self.members)
+        op, size = Tape(self._prefix, OPSET), len(self.members)
         if size == 1:
-            (names,) = self.members.values()
-            copies = [helper.make_node("Identity", names[:1], [name]) for name in names[1:]]
-            return [self._copy(next(iter(self.members)), names[0]), *copies]
-        axes = f"{self._prefix}/axes"
-        nodes = [helper.make_node("Constant", [], [axes], value_ints=[0])]
-        columns = zip(*self.members, strict=True)
-        joined = [self._join(place, column, axes, nodes) for place, column in enumerate(columns)]
-        group = self._copy(joined, self._prefix)
-        for entry in group.attribute:
-            if entry.name == "axis":
-                entry.i += 1
-        group.attribute.append(helper.make_attribute("group_size", size))
-        parts = [f"{self._prefix}/{place}" for place in range(size)]
-        nodes += [group, helper.make_node("Split", [self._prefix], parts, axis=0, num_outputs=size)]
-        for part, names in zip(parts, self.members.values(), strict=True):
-            nodes += [helper.make_node("Squeeze", [part, axes], [name]) for name in names]
+            ((inputs, names),) = self.members.items()
+            results = op.copy(self._last, inputs) * len(names)
+            return self._note(op.finish(results, names))
+        columns = [
+            op.Concat(*(op.Unsqueeze(name, axes=[0]) for name in column), axis=0)
+            for column in zip(*self.members, strict=True)
+        ]
+        # The groups lie along a new axis in front.
+        axis = attribute(self._last, "axis") + 1
+        group = op.copy(self._last, columns, axis=axis, group_size=size)
+        parts = op.add_all(size, "Split", group[0], axis=0, num_outputs=size)
+        pairs = zip(parts, self.members.values(), strict=True)
+        results = [op.Squeeze(part, axes=[0]) for part, names in pairs for _ in names]
         self._declare(size)
-        return self._note(nodes)
-
-    def _join(self, place: int, names: Sequence[str], axes: str, made: list[onnx.NodeProto]) -> str:
-        """Stack an input of the members along a new axis 0."""
-        columns = []
-        for row, name in enumerate(names):
-            columns.append(f"{self._prefix}/in{place}/{row}")
-            made.append(helper.make_node("Unsqueeze", [name, axes], [columns[-1]]))
-        joined = f"{self._prefix}/in{place}"
-        made.append(helper.make_node("Concat", columns, [joined], axis=0))
-        return joined
-
-    def _copy(self, inputs: Sequence[str], output: str) -> onnx.NodeProto:
-        node = onnx.NodeProto()
-        node.CopyFrom(self._last)
-        node.input[:], node.output[:] = inputs, [output]
-        return node
+        outputs = [self._prefix, *(name for names in self.members.values() for name in names)]
+        return self._note(op.finish([*group, *results], outputs))
 
     def _declare(self, size: int) -> None:
         shape = [size, *(dim.dim_value for dim in self._type.shape.dim)]
@@ -159,9 +142,7 @@ def _replace(graph: onnx.GraphProto, groups: Sequence[_Group]) -> None:
         missing[id(group)] -= 1
         if not missing[id(group)]:
             nodes.extend(group.make_nodes())
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, nodes)
     ordered = sort_nodes(graph)
     if ordered is not None:
-        del graph.node[:]
-        graph.node.extend(ordered)
+        replace_nodes(graph, ordered)
