@@ -5,7 +5,6 @@ it."""
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import logging
 import re
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from poprt.frontend import Frontend, get_frontend
 from poprt.frontend.extensions import load_extensions
 from poprt.option_entry import read_compiler_fields, read_converter_arguments
 from poprt.option_table import OPTIONS
-from poprt.options import CompilerOptions
+from poprt.options import COMPILER_OPTIONS, CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.shapes.inputs import OPEN_SIZE, has_fixed_batch
 from poprt.performance.model_profile import describe_arithmetic, find_precision, make_profile
@@ -324,11 +323,10 @@ def read_compiler_options(options: argparse.Namespace) -> CompilerOptions:
 
 def _popart_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the PopART SessionOptions that CompilerOptions also has; warn of the others."""
-    field_names = {entry.name for entry in dataclasses.fields(CompilerOptions)}
     values = {}
     for name, value in options.popart_options:
         snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-        if snake in field_names:
+        if snake in COMPILER_OPTIONS:
             values[snake] = value
         else:
             logging.getLogger("poprt").warning("--popart_options %s has no effect", name)
