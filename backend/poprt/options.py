@@ -33,6 +33,7 @@ from popef._tools.options import (
     Option,
     Settings,
     Wording,
+    function,
     make_table,
     option_field,
     options_of,
@@ -52,7 +53,7 @@ _MAX_INT64 = 2**63 - 1
 """Largest whole number that is converted to a float; one with hundreds of digits has none."""
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
-_NO_SCRIPT_OPTION = {"disable_progress_bar"}
+_READ_BY_CONVERTER = {"disable_progress_bar"}
 """Arguments of Converter that it reads itself."""
 
 
@@ -64,13 +65,13 @@ class ConverterOptions(Settings):
     """
 
     WORDING: ClassVar = Wording(
-        CompileError, "{name}{why}", TypeError, "Converter has no argument {quoted}{hint}"
+        CompileError, "{name}{why}", AttributeError, "{owner} has no option {quoted}{hint}"
     )
     OPTIONS: ClassVar = make_table(
         *(
             entry.make_argument()
             for entry in OPTIONS.values()
-            if entry.argument and entry.argument not in _NO_SCRIPT_OPTION
+            if entry.argument and entry.argument not in _READ_BY_CONVERTER
         ),
         Option("origin_model", "source model, for passes that compare with it"),
     )
@@ -199,12 +200,6 @@ def _read_shares(value: Any) -> Any:
     return shares
 
 
-def _read_function(value: Any) -> Any:
-    if not (value is None or callable(value)):
-        raise MismatchError("a function", value)
-    return value
-
-
 def _encode(blobs: Any) -> Any:
     if not isinstance(blobs, dict):
         return blobs
@@ -321,7 +316,7 @@ class CompilerOptions:
     engine_options: dict[str, str] = _option(_by_name(str), {})
     show_compilation_progress_bar: bool = _option(_BOOL, True, recorded=False)
     compilation_progress_logger: Callable[[int, int], Any] | None = _option(
-        Kind("function", _read_function), None, recorded=False
+        function("a function"), None, recorded=False
     )
     """Callback that receives the progress of the compiler and its total, which is 100."""
     custom_patterns: list[str] = _option(_LIST, [], **_LIBRARIES)

@@ -89,6 +89,17 @@ def instance(kind: type | tuple[type, ...], *others: type, name: str = "") -> Ki
     return Kind(shown, read, kind if isinstance(kind, type) else object)
 
 
+def function(name: str) -> Kind:
+    """Return the kind of functions, or None."""
+
+    def read(value: Any) -> Any:
+        if not (value is None or callable(value)):
+            raise MismatchError(name, value)
+        return value
+
+    return Kind(name, read)
+
+
 def read_integer(text: str) -> int | None:
     """Return a whole number in ASCII digits, or None; `int` reads 1_000 and the digits of other
     scripts, too."""
@@ -261,7 +272,7 @@ class Wording:
 
     def refuse(self, name: str, known: Collection[str], owner: str = "") -> NoReturn:
         """Raise `unknown_error` for a name that no option has."""
-        near = find_near(name, known)
+        near = find_near(str(name), known)
         hint = self.hint.format(near=near) if near else ""
         facts = {"quoted": quote(name), "hint": hint, "known": ", ".join(known)}
         raise self.unknown_error(self.unknown.format(owner=owner, name=name, **facts))
@@ -272,9 +283,8 @@ def read_values(
 ) -> dict[str, Any]:
     """Return the values of a table's options, by name. Raise the errors of the wording for an
     unknown name and for a value that an option cannot have."""
-    for name in values:
-        if name not in options:
-            wording.refuse(name, options, owner)
+    for name in sorted(values.keys() - options.keys(), key=str):
+        wording.refuse(name, options, owner)
     return {name: wording.read(options[name], value, owner) for name, value in values.items()}
 
 

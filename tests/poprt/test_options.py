@@ -101,6 +101,8 @@ def test_every_field_of_the_real_tool_is_there_and_the_others_are_ours():
 def test_a_wrong_name_is_an_attribute_error():
     with pytest.raises(AttributeError):
         CompilerOptions().num_ipu = 2
+    with pytest.raises(AttributeError, match="no option 'batch_siz'; did you mean batch_size"):
+        _ = Converter().options.batch_siz
 
 
 def test_values_are_taken_in_the_forms_that_scripts_write():

@@ -1,8 +1,8 @@
 """SessionOptions and the settings within it.
 
 All facts about an option stand in its row: name, kind, default, and behind the bar what it changes
-here. Options without an effect are accepted; docs/popart-reference.md lists them. Defaults are those
-of the real module (graphcore/popart, willow/include/popart/sessionoptions.hpp).
+here. Options without an effect are accepted; docs/popart-reference.md lists them. Defaults are
+those of the real module (graphcore/popart, willow/include/popart/sessionoptions.hpp).
 """
 
 from __future__ import annotations

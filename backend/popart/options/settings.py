@@ -17,23 +17,15 @@ import numpy as np
 
 from popart import enums
 from popef._tools import options
-from popef._tools.options import TEXT, Kind, MismatchError, Option, Wording
+from popef._tools.options import TEXT, Kind, Option, Wording
 
-
-def _read_function(value: Any) -> Any:
-    if not (value is None or callable(value)):
-        raise MismatchError(_FUNCTION.name, value)
-    return value
-
-
-_FUNCTION: Final = Kind("Callable[[int, int], Any] | None", _read_function)
 _KINDS: Final = {
     "bool": options.instance(bool, numbers.Real, np.bool_),
     "int": options.instance(int, numbers.Integral, np.bool_),
     "float": options.instance(float, numbers.Real, np.bool_),
     "str": TEXT,
     "object": options.instance(object),
-    "Callable": _FUNCTION,
+    "Callable": options.function("Callable[[int, int], Any] | None"),
 }
 """Kinds by name, beside those of enumerations. Numbers convert as in the real classes."""
 

@@ -93,6 +93,11 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         read_values(options_of(Record), {"thread": "1"}, WORDING, "model")
 
 
+def test_the_first_unknown_name_in_their_order_is_refused_whatever_it_is():
+    with pytest.raises(KeyError, match="model has no 3"):
+        read_values(options_of(Record), {"zebra": "1", 3: "1"}, WORDING, "model")
+
+
 def test_fields_of_a_dataclass_are_options_and_share_no_default():
     assert options_of(Record)["threads"].help == "number of threads"
     assert options_of(Record)["threads"].default == 0
