@@ -136,7 +136,7 @@ _UNREADABLE: Final = (LookupError, MemoryError, RecursionError, SyntaxError, Typ
 """Errors of functions that read values of unknown forms."""
 
 
-def reading(read: Callable[[Any], Any], expected: str, name: str = "") -> Kind:
+def reading(read: Callable[[Any], Any], expected: str) -> Kind:
     """Return the kind of what a function reads; its errors say that it cannot read a value."""
 
     def read_or_refuse(value: Any) -> Any:
@@ -145,7 +145,7 @@ def reading(read: Callable[[Any], Any], expected: str, name: str = "") -> Kind:
         except _UNREADABLE:
             raise MismatchError(expected) from None
 
-    return Kind(name or expected, read_or_refuse)
+    return Kind(expected, read_or_refuse)
 
 
 def list_of(item: Kind, *others: type) -> Kind:
