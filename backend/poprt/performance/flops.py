@@ -56,7 +56,7 @@ class Profiler:
         if operator.family in (Family.SOFTMAX, Family.NORM):
             flops_per_element = _NORM_FLOPS if operator.family is Family.NORM else _SOFTMAX_FLOPS
             return lambda _node, _taken, made: flops_per_element * _size(made[0]) if made else 0
-        if operator.only_moves or find_operator(op_type).only_moves:
+        if operator.computes_nothing or find_operator(op_type).computes_nothing:
             return lambda _node, _taken, _made: 0
         return lambda _node, _taken, made: _size(made[0]) if made else 0
 

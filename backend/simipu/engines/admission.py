@@ -147,7 +147,7 @@ def _is_inexact(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
     if kind in (TensorProto.INT32, TensorProto.INT64):
         in_float = operator.family in (Family.PRODUCT, Family.REDUCTION)
         return in_float or operator.in_float_on_openvino
-    wraps = operator.is_elementwise and not operator.only_moves
+    wraps = operator.is_elementwise and operator.moves is None
     if kind in (TensorProto.UINT32, TensorProto.UINT64):
         return wraps and result in (kind, TensorProto.BOOL) and node.op_type != "Cast"
     return kind in _SMALL_NUMBERS and kind == result and wraps

@@ -334,8 +334,9 @@ class Operator:
         return self.indexing is not None and self.unguarded_indices is not None
 
     @property
-    def only_moves(self) -> bool:
-        """Return whether it only moves, selects or renames elements."""
+    def computes_nothing(self) -> bool:
+        """Return whether it takes no arithmetic: it moves, selects or makes up elements, or is
+        known at compile time. `moves` says where elements go, of those that move some."""
         return self.is_view or self.cost in _MOVES
 
     @property
