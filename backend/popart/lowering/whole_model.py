@@ -15,6 +15,7 @@ from onnxgraph import (
     STANDARD_DOMAINS,
     count_bytes,
     drop_unread_nodes,
+    drop_weights,
     find_opset,
     iter_defined,
     iter_graphs,
@@ -303,8 +304,5 @@ def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
 def _drop_unread(graph: onnx.GraphProto) -> None:
     """Remove inputs and weights that nothing reads."""
     names = used_names(graph)
-    inputs = [value for value in graph.input if value.name in names]
-    weights = [tensor for tensor in graph.initializer if tensor.name in names]
-    del graph.input[:], graph.initializer[:]
-    graph.input.extend(inputs)
-    graph.initializer.extend(weights)
+    replace_inputs(graph, [value for value in graph.input if value.name in names])
+    drop_weights(graph, names)

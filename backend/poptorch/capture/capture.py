@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from onnxgraph import drop_initializers, replace_outputs
 from popart import ReplicaGrouping
 from popart.lowering import Joined, SplitWeight, drop_marks, has_collectives
 
@@ -274,8 +275,7 @@ def _finish(
     _change_attributes(recording.attributes, [constants.get(name) for name in attributes])
     unused = {*constants, *attributes}
     outputs = [value for value in graph.output if value.name not in unused]
-    del graph.output[:]
-    graph.output.extend(outputs)
+    replace_outputs(graph, outputs)
     joined = None
     if outputs:
         streamed = set(weights.values()) - set(recording.buffers)
@@ -337,15 +337,12 @@ def _find_trained(recorder: Recorder) -> set[str]:
 
 def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:
     """Turn the initializers of changed buffers into inputs; the executor keeps their values."""
-    moved = set(buffers)
     by_name = {tensor.name: tensor for tensor in graph.initializer}
     for name in buffers:
         tensor = by_name[name]
         value = onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         graph.input.append(value)
-    constants = [tensor for tensor in graph.initializer if tensor.name not in moved]
-    del graph.initializer[:]
-    graph.initializer.extend(constants)
+    drop_initializers(graph, buffers)
 
 
 def _separate_outputs(graph: onnx.GraphProto) -> None:

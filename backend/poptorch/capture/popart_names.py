@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import onnx
-from onnxgraph import iter_nodes
 from simipu.operators import Moves, operator_of
 
 from poptorch._logging import logger
 from poptorch.capture.rewriting import rename_tensors
-from poptorch.operators import placement, scopes
+from poptorch.operators import placement, popart_nodes, scopes
 from poptorch.operators.placement import Placement
 
 _SCOPES: Final = "pkg.torch.onnx.name_scopes"
@@ -145,19 +144,10 @@ def _read_notes(node: onnx.NodeProto) -> dict[str, str]:
 
 def _drop_copies(graph: onnx.GraphProto) -> None:
     """Drop copies of operators' results: PopTorch has no operator for `contiguous`."""
-    computed: set[str] = set()
-    originals: dict[str, str] = {}
-    for node in graph.node:
-        if node.op_type == "Identity" and node.input[0] in computed:
-            originals[node.output[0]] = originals.get(node.input[0], node.input[0])
-        computed.update(node.output)
-    nodes = [node for node in graph.node if node.output[0] not in originals]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for node in iter_nodes(graph):
-        node.input[:] = [originals.get(name, name) for name in node.input]
-    for output in graph.output:
-        output.name = originals.get(output.name, output.name)
+    computed = {name for node in graph.node for name in node.output}
+    popart_nodes.bypass(
+        graph, lambda node: node.op_type == "Identity" and node.input[0] in computed
+    )
 
 
 def _find_scope(notes: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 from onnxgraph import (
+    drop_initializers,
     drop_unread_nodes,
     iter_graphs,
     iter_nodes,
@@ -44,13 +45,11 @@ def convert_around_weights(model: onnx.ModelProto, weights: Collection[str]) -> 
         Error: If poprt rejects the model.
     """
     moved = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in weights}
-    constants = [tensor for tensor in model.graph.initializer if tensor.name not in weights]
     for name, tensor in moved.items():
         model.graph.input.append(
             onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         )
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(constants)
+    drop_initializers(model.graph, moved.keys())
     try:
         converted: onnx.ModelProto = Converter(
             skip_passes=_POPRT_ONLY, disable_fast_norm=True, disable_progress_bar=True

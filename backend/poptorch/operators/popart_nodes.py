@@ -28,7 +28,7 @@ def drop_copies(graph: onnx.GraphProto) -> None:
         graph: The graph, which is changed.
     """
     inputs, outputs = ({value.name for value in side} for side in (graph.input, graph.output))
-    _bypass(
+    bypass(
         graph,
         lambda node: (
             node.op_type == "Identity" and node.input[0] in inputs and node.output[0] not in outputs
@@ -84,12 +84,17 @@ def drop_hints(model: onnx.ModelProto) -> None:
     Args:
         model: The model, which is changed.
     """
-    _bypass(model.graph, lambda node: node.domain == HINTS)
+    bypass(model.graph, lambda node: node.domain == HINTS)
     drop_opset(model, HINTS)
 
 
-def _bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool]) -> None:
-    """Remove nodes that return their input; outputs of the graph become their inputs."""
+def bypass(graph: onnx.GraphProto, is_bypassed: Callable[[onnx.NodeProto], bool]) -> None:
+    """Remove nodes that return their input; outputs of the graph become their inputs.
+
+    Args:
+        graph: The graph, which is changed.
+        is_bypassed: Function that says which nodes to remove.
+    """
     names: dict[str, str] = {}
     others = []
     for node in graph.node:
