@@ -378,6 +378,7 @@ class DeviceManager:
             pattern, numIpus, DeviceType.Ipu, connectionType, tilesPerIpu
         )
         if selectionCriterion is DeviceSelectionCriterion.Random:
+            # Seeded, so that the same program takes the same devices in every run.
             random.Random(1).shuffle(devices)  # noqa: S311
         on_demand = connectionType is DeviceConnectionType.OnDemand
         return next((device for device in devices if on_demand or device.attach()), None)

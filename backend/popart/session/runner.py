@@ -65,6 +65,7 @@ class Output:
         if self.values is None:
             rows = self.kind.count(self.iterations) or 1
             self.values = np.empty((rows, self.replicas, *value.shape), value.dtype)
+        # A sum begins with the first value, not with 0, which would lose the sign of -0.
         if iteration and self.kind.id() is AnchorReturnTypeId.Sum:
             self.values[row, replica] += value
         else:

@@ -66,6 +66,7 @@ def lower_marks(model: onnx.ModelProto) -> None:
 
 def _lower(nodes: list[onnx.NodeProto], outputs: Sequence[str], values: Values) -> list[Any]:
     """Return the nodes of a graph or body with its marks replaced; the last mark comes first."""
+    # From the end: a mark may belong into the body of a later one, which is lowered in its turn.
     while True:
         mark_node = next((node for node in reversed(nodes) if _is_mark(node, IF, LOOP)), None)
         if mark_node is None:

@@ -132,6 +132,8 @@ def capture(
     is_narrow = not _has_doubles(model)
     tensors = [_take_tensor(name, tensor, is_narrow) for name, tensor in arguments.iter_tensors()]
     split = split or {}
+    # Tensors that are made in inference mode count no versions, by which the recorder sees what
+    # forward changes in place.
     with (
         _quiet(),
         _unchecked_distributions(),
@@ -147,6 +149,7 @@ def capture(
     marked = popart_names.find_places(program)
     scopes = popart_names.find_scopes(program)
     graph = exported.graph
+    # Scatters are grouped by what torch's exporter has noted, which name_operators drops.
     popart_nodes.drop_copies(graph)
     grouping.group_scatters(graph, marked)
     places = popart_names.name_operators(graph, marked, scopes, has_namescope)
@@ -186,6 +189,7 @@ def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
     recorder.training = training
     try:
         with torch.fx.traceback.preserve_node_meta():  # the marks of operators' places
+            # Not strict: forward runs as Python code, so that the recorder's modes see each call.
             return torch.export.export(recorder, tuple(tensors), strict=False)
     except Exception as error:
         if type(error).__name__ in _VALUE_DEPENDENT:
@@ -256,6 +260,7 @@ def _finish(
     translations.narrow_floats(model)
     ir = popart_ir.serialize(graph)
     replicas, split = replication
+    # PopART's nodes first: they are looked for in the main graph only.
     popart_nodes.lower_nodes(model, replicas)
     bodies.lower_marks(model)
     _separate_outputs(graph)

@@ -45,12 +45,14 @@ def convert_around_weights(model: onnx.ModelProto, weights: Collection[str]) -> 
         Error: If poprt rejects the model.
     """
     moved = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in weights}
+    # As inputs, weights are no constants to poprt, which folds those.
     for name, tensor in moved.items():
         model.graph.input.append(
             onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         )
     drop_initializers(model.graph, moved.keys())
     try:
+        # Fast norms are PopRT's own operators, too.
         converted: onnx.ModelProto = Converter(
             skip_passes=_POPRT_ONLY, disable_fast_norm=True, disable_progress_bar=True
         ).convert(model)

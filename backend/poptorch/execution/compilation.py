@@ -96,6 +96,7 @@ def compile_model(
         batches = -(-batches // num_stages) * num_stages  # the compiler wants whole pipelines
     try:
         chosen = make_compiler_options(settings, device, batches, num_ipus)
+        # poprt has one proportion for the whole model, PopTorch one for each IPU.
         proportions = options.available_memory_proportion.values()
         chosen = replace(
             chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
@@ -214,6 +215,7 @@ def make_session_options(options: Options, num_ipus: int) -> popart.SessionOptio
     settings = popart.SessionOptions()
     for name, value in options._Popart.options.items():  # noqa: SLF001
         _set_option(settings, name, value)
+    # The module's parameters may change between calls.
     settings.constantWeights = False
     settings.replicatedGraphCount = options.replication_factor
     settings.enableReplicatedGraphs = options.replication_factor > 1

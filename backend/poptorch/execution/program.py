@@ -123,6 +123,7 @@ class LoadedModel:
         )
         self.clock = counters.Clock.of(executable, batching.replicas)
         known = {*self.program.weights, *buffers}
+        # Clones: a module may change its parameters in place.
         self._baked = {
             name: tensor.detach().clone()
             for name, tensor in iter_named_tensors(self.module)
