@@ -78,7 +78,7 @@ class Compilation:
     batch_axis: int
     data: Mapping[str, Array] | None
     """Rows by input name; None means random inputs."""
-    given: Mapping[str, Array]
+    weights: Mapping[str, Array]
     """Values of the initializers that the models hold without data."""
     members: Sequence[Member]
     is_fused: bool
@@ -150,7 +150,7 @@ def build(compilation: Compilation) -> None:
         constants=tuple(Constant.of(name, value) for name, value in constants.items()),
         numerics=options.numerics(),
     )
-    # The warnings have those of a fused model; what reads them expects one comparison.
+    # A fused model has a comparison for each member, which only the warnings tell.
     findings = Findings() if compilation.is_fused else members[0].findings
     compilation.executable = Executable.of(
         executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
@@ -224,7 +224,7 @@ def _check_io_tiles(num_io_tiles: int, target: Target) -> None:
 
 def _make_program(compilation: Compilation, member: Member) -> None:
     """Make the MAIN program of a member, and take the weights that it needs."""
-    streams, values = make_streams(member.model.graph), compilation.given
+    streams, values = make_streams(member.model.graph), compilation.weights
     member.program, graph = make_main(
         MAIN_PROGRAM, member.model, streams, member.cost, compilation.batch_axis, values
     )
@@ -233,7 +233,7 @@ def _make_program(compilation: Compilation, member: Member) -> None:
 
 
 def _calibrate(compilation: Compilation, member: Member) -> Findings:
-    half = Side(member.model, compilation.given, compilation.options.numerics().quiet())
+    half = Side(member.model, compilation.weights, compilation.options.numerics().quiet())
     outputs = None if compilation.is_fused else compilation.outputs
     float_model = member.float_model
 
