@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 from onnxgraph import CHIP_DOMAIN, Results
 from onnxgraph.expansions import EPSILON
+from onnxgraph.opsets import BATCH_NORMALIZATION_IS_PER_CHANNEL as IS_PER_CHANNEL
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Array, Graph, Tensor
@@ -44,7 +45,7 @@ def _batch_norm(op: Graph, node: Operation) -> Results:
             f"{node.describe()}: scale {type_name(parts[0])} and B {type_name(parts[1])} must "
             f"have the type of X, {type_name(x)}"
         )
-    is_spatial = bool(node.get("spatial", 1)) or node.version > 8  # noqa: PLR2004
+    is_spatial = bool(node.get("spatial", 1)) or node.version >= IS_PER_CHANNEL
     expected = x.shape[1:2] if is_spatial else x.shape[1:]
     for name, part in zip(("scale", "B", "mean", "var"), parts, strict=True):
         if part.shape != expected:

@@ -204,3 +204,16 @@ def read_axes(axes: Sequence[int], rank: int) -> list[int]:
         if not -rank <= axis < rank:
             raise popart_exception(f"Axis {axis} is out of acceptable range [{-rank}, {rank - 1}]")
     return sorted({axis % rank for axis in axes})
+
+
+def cut_pads(
+    op: Graph, x: Tensor, pads: Sequence[int], first_axis: int = 0
+) -> tuple[Tensor, list[int]]:
+    """Return a tensor without what negative pads cut off its axes, and the other pads."""
+    if min(pads, default=0) >= 0:
+        return x, list(pads)
+    axes = list(range(first_axis, x.rank))
+    starts = [max(-pad, 0) for pad in pads[: len(axes)]]
+    sizes = x.shape[first_axis:]
+    ends = [size + min(pad, 0) for size, pad in zip(sizes, pads[len(axes) :], strict=True)]
+    return op.Slice(x, starts=starts, ends=ends, axes=axes), [max(pad, 0) for pad in pads]

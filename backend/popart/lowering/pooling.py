@@ -11,8 +11,11 @@ from onnxgraph import Results
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Graph, Tensor
-from popart.lowering.operation import FLOATS, Operation, check_floats, rule
+from popart.lowering.operation import FLOATS, Operation, check_floats, cut_pads, rule
 from popart.windows import check_lengths
+
+SPATIAL = 2
+"""First axis along which a window moves."""
 
 
 @rule("MaxPool")
@@ -61,17 +64,6 @@ def check_positive(node: Operation, attributes: Mapping[str, Any]) -> None:
             )
 
 
-def cut_pads(op: Graph, x: Tensor, pads: Sequence[int] | None) -> tuple[Tensor, list[int] | None]:
-    """Return an input without what negative pads cut off its spatial axes, and the other pads."""
-    if pads is None or min(pads, default=0) >= 0:
-        return x, None if pads is None else list(pads)
-    axes = x.rank - 2
-    firsts = [max(-pad, 0) for pad in pads[:axes]]
-    lasts = [size + min(pad, 0) for size, pad in zip(x.shape[2:], pads[axes:], strict=True)]
-    bounds = [op.ints(bound) for bound in (firsts, lasts, list(range(2, x.rank)))]
-    return op.Slice(x, *bounds), [max(pad, 0) for pad in pads]
-
-
 def _pool(op: Graph, node: Operation) -> Tensor:
     x, kernel = node.x, list(node.get("kernel_shape", ()))
     axes = x.rank - 2
@@ -83,8 +75,7 @@ def _pool(op: Graph, node: Operation) -> Tensor:
     if node.get("auto_pad", "NOTSET") != "NOTSET":
         return _add_pool(op, node, x, kernel, auto_pad=node.get("auto_pad"), **attributes)
     strides = list(attributes["strides"] or [1] * axes)
-    x, pads = cut_pads(op, x, attributes["pads"] or [0] * 2 * axes)
-    assert pads is not None  # they are given
+    x, pads = cut_pads(op, x, attributes["pads"] or [0] * 2 * axes, SPATIAL)
     if node.get("ceil_mode", 0):
         pads = _pad_to_ceil(x.shape[2:], kernel, strides, pads)
     sizes = [

@@ -11,8 +11,8 @@ from onnxgraph import Results
 from popart.errors import format_shape, popart_exception
 from popart.graphcore import GROUP_SIZE
 from popart.lowering.graph import Graph, Tensor
-from popart.lowering.operation import FLOATS, Operation, broadcast, chip_rule, rule
-from popart.lowering.pooling import check_positive, cut_pads
+from popart.lowering.operation import FLOATS, Operation, broadcast, chip_rule, cut_pads, rule
+from popart.lowering.pooling import SPATIAL, check_positive
 from popart.windows import check_lengths
 
 _OUTPUT_TYPE = "__output_type"
@@ -97,7 +97,8 @@ def _add_conv(
         del kept["auto_pad"]
     check_lengths(kept, x.rank - 2)
     check_positive(node, kept)
-    x, kept["pads"] = cut_pads(op, x, kept.get("pads"))
+    if kept.get("pads") is not None:
+        x, kept["pads"] = cut_pads(op, x, kept["pads"], SPATIAL)
     result = op.Conv(x, weights, bias, **kept)
     if min(result.shape) <= 0:
         raise popart_exception(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 from onnxgraph import Results
+from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 
 from popart.errors import format_shape, popart_exception
 from popart.lowering.graph import Graph, Tensor
@@ -82,7 +83,8 @@ def _resize(op: Graph, node: Operation) -> Results:
             f"{node.identifier}: Unsupported value '1' for attribute 'exclude_outside'. "
             "Acceptable values are [0]"
         )
-    default = "round_prefer_floor" if node.version >= 11 else "pytorch"  # noqa: PLR2004
+    is_new = node.version >= RESIZE_SCALES_FROM_MIDDLES
+    default = "round_prefer_floor" if is_new else "pytorch"
     nearest = node.get("nearest_mode", default)
     transformation = node.get("coordinate_transformation_mode", "half_pixel")
     if nearest not in _ROUNDINGS:
@@ -127,7 +129,7 @@ def _upsample(op: Graph, node: Operation) -> Results:
 
 def _scales(node: Operation) -> Floats:
     """Return the scales, which an input gives or which follow from the sizes."""
-    if node.version < 11:  # noqa: PLR2004
+    if node.version < RESIZE_SCALES_FROM_MIDDLES:
         return _read_scales(node, 1)
     alternatives = [node.optional(place) for place in (2, 3)]
     if alternatives[0] is not None and alternatives[1] is not None:

@@ -8,31 +8,24 @@ from math import prod
 import numpy as np
 from onnx import numpy_helper
 from onnxgraph import Results
+from onnxgraph.opsets import PAD_TAKES_SIZES, SLICE_TAKES_BOUNDS
 
 from popart.enums import DataType
 from popart.errors import format_shape, popart_exception
 from popart.lowering.elementwise import check_type
 from popart.lowering.graph import Graph, Tensor
-from popart.lowering.operation import Operation, chip_rule, match_widths, rule
+from popart.lowering.operation import Operation, chip_rule, cut_pads, match_widths, rule
 from popart.tensorinfo import to_onnx_type
-
-_INT64 = np.int64
 
 
 @rule("Reshape")
 def _reshape(op: Graph, node: Operation) -> Results:
-    given = node.get("shape") if node.version < 5 else None  # noqa: PLR2004
-    shape = list(given) if given is not None else node.whole_numbers(1, "shape")
-    return _view(op, node, _settle(node, shape))
+    return op.reshape(node.x, _settle(node, node.whole_numbers(1, "shape")))
 
 
 @chip_rule("Reshape")
 def _chip_reshape(op: Graph, node: Operation) -> Results:
-    return _view(op, node, _settle(node, list(node.get("shape", []))))
-
-
-def _sizes(op: Graph, shape: Sequence[int]) -> Tensor:
-    return op.ints(np.asarray(shape, _INT64))
+    return op.reshape(node.x, _settle(node, list(node.get("shape", []))))
 
 
 def _settle(node: Operation, shape: Sequence[int]) -> list[int]:
@@ -70,11 +63,7 @@ def _flatten(op: Graph, node: Operation) -> Results:
     x, axis = node.x, node.axis(1)
     if not 0 <= axis <= x.rank:
         raise popart_exception(f"invalid axis {axis} in flattenOpFactory")
-    return _view(op, node, [prod(x.shape[:axis]), prod(x.shape[axis:])])
-
-
-def _view(op: Graph, node: Operation, shape: Sequence[int]) -> Tensor:
-    return op.reshape(node.x, shape)
+    return op.reshape(node.x, [prod(x.shape[:axis]), prod(x.shape[axis:])])
 
 
 @rule("Squeeze")
@@ -82,7 +71,7 @@ def _squeeze(op: Graph, node: Operation) -> Results:
     """Without axes, or with an empty list, all axes of one element go."""
     x, axes = node.x, node.get("axes")
     if not axes:
-        return _view(op, node, [size for size in x.shape if size != 1])
+        return op.reshape(node.x, [size for size in x.shape if size != 1])
     gone = {_check_axis(axis, x.rank) for axis in axes}
     for axis in gone:
         if x.shape[axis] != 1:
@@ -90,7 +79,7 @@ def _squeeze(op: Graph, node: Operation) -> Results:
                 f"{node.describe()}: cannot squeeze axis {axis} of shape "
                 f"{format_shape(x.shape)}: its size is not 1"
             )
-    return _view(op, node, [size for axis, size in enumerate(x.shape) if axis not in gone])
+    return op.reshape(node.x, [size for axis, size in enumerate(x.shape) if axis not in gone])
 
 
 @rule("Unsqueeze")
@@ -103,7 +92,7 @@ def _unsqueeze(op: Graph, node: Operation) -> Results:
             f"{node.describe()}: axes {format_shape(axes)} name an axis of the result twice"
         )
     sizes = iter(x.shape)
-    return _view(op, node, [1 if axis in added else next(sizes) for axis in range(rank)])
+    return op.reshape(node.x, [1 if axis in added else next(sizes) for axis in range(rank)])
 
 
 def _check_axis(axis: int, rank: int) -> int:
@@ -134,7 +123,7 @@ def _expand(op: Graph, node: Operation) -> Results:
             "Expand shape constraint: corresponding dimensions must have the same value or one of "
             "them must be 1"
         ) from None
-    return op.Expand(x, _sizes(op, expanded))
+    return op.Expand(x, op.ints(expanded))
 
 
 @rule("Tile")
@@ -145,7 +134,7 @@ def _tile(op: Graph, node: Operation) -> Results:
     value = node.value(1)
     if value is None:
         raise popart_exception(f"The 'Repeats' Tensor `{name}' must be of type Constant")
-    if repeats.dtype != _INT64:
+    if repeats.dtype != np.int64:
         raise popart_exception(f"'Repeats' tensor `{name}' is not INT64")
     if repeats.rank != 1:
         raise popart_exception(f"'Repeats' tensor `{name}' should be rank 1 in TileOp constructor")
@@ -159,13 +148,13 @@ def _tile(op: Graph, node: Operation) -> Results:
             f"Invalid 'repeats' {format_shape(value)} of Tile. Values must be non-negative in each "
             "shape dimension"
         )
-    return op.Tile(x, _sizes(op, value.tolist()))
+    return op.Tile(x, op.ints(value.tolist()))
 
 
 @chip_rule("Slice")
 @rule("Slice")
 def _slice(op: Graph, node: Operation) -> Results:
-    if node.version < 10:  # noqa: PLR2004
+    if node.version < SLICE_TAKES_BOUNDS:
         starts, ends, axes = (node.get(name) for name in ("starts", "ends", "axes"))
         return _cut(op, node, list(starts or []), list(ends or []), axes, None)
     starts = node.whole_numbers(1, "starts")
@@ -213,8 +202,7 @@ def _cut(
     firsts, lasts, strides = zip(*ranges, strict=True)
     # A stop before the first element has no number of its own: -1 means the last one.
     lasts = tuple(last if last >= 0 else -(1 << 31) for last in lasts)
-    settled = [_sizes(op, part) for part in (firsts, lasts, axes, strides)]
-    return op.Slice(x, *settled)
+    return op.Slice(x, starts=firsts, ends=lasts, axes=axes, steps=strides)
 
 
 @chip_rule("Subsample")
@@ -226,8 +214,8 @@ def _subsample(op: Graph, node: Operation) -> Results:
     count = len(strides)
     if count > x.rank:
         raise popart_exception(f"{node.describe()}: {count} strides for an input of {x.rank} axes")
-    bounds = [0] * count, list(x.shape[:count]), list(range(count)), strides
-    return op.Slice(x, *(_sizes(op, bound) for bound in bounds))
+    ends, axes = x.shape[:count], list(range(count))
+    return op.Slice(x, starts=[0] * count, ends=ends, axes=axes, steps=strides)
 
 
 @chip_rule("Reverse")
@@ -253,8 +241,9 @@ def _reverse(op: Graph, node: Operation) -> Results:
     if not axes:
         return x
     count = len(axes)
-    bounds = [-1] * count, [-(1 << 31)] * count, axes, [-1] * count
-    return op.Slice(x, *(_sizes(op, bound) for bound in bounds))
+    backwards = [-1] * count
+    ends = [-(1 << 31)] * count  # before the first element
+    return op.Slice(x, starts=backwards, ends=ends, axes=axes, steps=backwards)
 
 
 @rule("Concat")
@@ -296,14 +285,14 @@ def _split(op: Graph, node: Operation) -> Results:
         raise popart_exception("Number of outputs does not match number of requested splits")
     if sum(sizes) != size:
         raise popart_exception(f"splits {sum(sizes)} invalid for dimension of size {size}")
-    return op.add_all(count, "Split", x, _sizes(op, sizes), axis=axis)
+    return op.add_all(count, "Split", x, split=sizes, axis=axis)
 
 
 @rule("Pad")
 def _pad(op: Graph, node: Operation) -> Results:
     x = node.x
     mode = node.get("mode", "constant")
-    if node.version < 11:  # noqa: PLR2004
+    if node.version < PAD_TAKES_SIZES:
         pads = list(node.get("pads", []))
         fill = float(node.get("value", 0.0))
     else:
@@ -316,19 +305,8 @@ def _pad(op: Graph, node: Operation) -> Results:
             f"pads of size {len(pads)}, and input tensor of rank {x.rank}. Expected pads to be "
             "exactly 2x the unput Tensor's rank. "
         )
-    if any(pad < 0 for pad in pads):
-        x = _cut_pads(op, x, pads)
-    grown = [max(pad, 0) for pad in pads]
-    filler = op.like(fill, x.element_type) if mode == "constant" else None
-    return op.Pad(x, _sizes(op, grown), filler, mode=mode)
-
-
-def _cut_pads(op: Graph, x: Tensor, pads: Sequence[int]) -> Tensor:
-    """Return the tensor without what negative pads cut off."""
-    firsts = [max(-pad, 0) for pad in pads[: x.rank]]
-    lasts = [size + min(pad, 0) for size, pad in zip(x.shape, pads[x.rank :], strict=True)]
-    axes = list(range(x.rank))
-    return op.Slice(x, *(_sizes(op, bounds) for bounds in (firsts, lasts, axes)))
+    x, pads = cut_pads(op, x, pads)
+    return op.Pad(x, pads=pads, value=fill if mode == "constant" else None, mode=mode)
 
 
 @rule("DepthToSpace")
@@ -389,17 +367,17 @@ def _fill(op: Graph, value: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a tensor whose elements have one value, a row of one element."""
     if not shape:
         return op.reshape(value, [])
-    return op.Expand(value, _sizes(op, shape))
+    return op.Expand(value, op.ints(shape))
 
 
 @rule("Shape")
 def _shape(op: Graph, node: Operation) -> Results:
-    return _sizes(op, node.x.shape)
+    return op.ints(node.x.shape)
 
 
 @rule("Size")
 def _size(op: Graph, node: Operation) -> Results:
-    return op.ints(_INT64(node.x.size))
+    return op.ints(node.x.size)
 
 
 @rule("EyeLike")
