@@ -187,9 +187,9 @@ class _Parts:
             )
 
 
-def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+def _by_name(named_items: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     items: dict[str, list[T]] = {}
-    for name, item in named:
+    for name, item in named_items:
         items.setdefault(name, []).append(item)
     return items
 
@@ -315,8 +315,8 @@ def batch_size(shapes: Iterable[tuple[int, ...]], axes: Iterable[int] | None = N
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _decode(found: dict[str, object], ranks: Mapping[str, int]) -> RowFacts:
-    dependence, axes = found["dependence"], found["batch_axes"]
+def _decode(document: dict[str, object], ranks: Mapping[str, int]) -> RowFacts:
+    dependence, axes = document["dependence"], document["batch_axes"]
     if not isinstance(dependence, (str, type(None))) or not isinstance(axes, dict):
         raise TypeError(f"dependence {dependence!r}, batch_axes {axes!r}")
     for name, axis in axes.items():

@@ -490,7 +490,7 @@ def _find_memory(tensor: pb_utils.Tensor, array: Array) -> Array:
 
 
 def _respond(
-    request: Request, kept: ResponseTensors | None = None, pool: TensorPool | None = None
+    request: Request, kept_tensors: ResponseTensors | None = None, pool: TensorPool | None = None
 ) -> pb_utils.InferenceResponse:
     """Return the response to a request, in kept tensors if given; new ones are kept in the pool."""
     try:
@@ -498,8 +498,8 @@ def _respond(
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
-    if kept is not None:
-        return pb_utils.InferenceResponse(kept.fill(outputs))
+    if kept_tensors is not None:
+        return pb_utils.InferenceResponse(kept_tensors.fill(outputs))
     if pool is not None:
         return pb_utils.InferenceResponse(pool.make(request, outputs))
     return pb_utils.InferenceResponse(list(map(_make_tensor, outputs, outputs.values())))

@@ -189,13 +189,17 @@ def _read_names(names: str | list[str] | None) -> list[str] | None:
 
 
 def _predict_signature(
-    tensorflow: Any, described: ModelDescription, given: Signature | None
+    tensorflow: Any, described: ModelDescription, signature: Signature | None
 ) -> Signature:
     """Return TensorSpecs of the file's inputs, under names that TensorFlow accepts."""
-    if given is not None:
-        _check_signature("predict_step_signature", given)
-        check_tensors("predict_step_signature: input", given, described.inputs)
-    chosen = [spec.name for spec in given] if given is not None else [None] * len(described.inputs)
+    if signature is not None:
+        _check_signature("predict_step_signature", signature)
+        check_tensors("predict_step_signature: input", signature, described.inputs)
+    chosen = (
+        [spec.name for spec in signature]
+        if signature is not None
+        else [None] * len(described.inputs)
+    )
     names: dict[str, str] = {}
     specs = []
     for tensor, name in zip(described.inputs, chosen, strict=True):

@@ -183,11 +183,11 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def parse_document(found: Any, title: str) -> Document:
+def parse_document(document: Any, title: str) -> Document:
     """Return the content of a profile's JSON document.
 
     Args:
-        found: The document, as `json.loads` returns it.
+        document: The document, as `json.loads` returns it.
         title: Name of the document for errors.
 
     Returns:
@@ -196,7 +196,7 @@ def parse_document(found: Any, title: str) -> Document:
     Raises:
         Error: If it is not valid.
     """
-    top = _Table(found, title)
+    top = _Table(document, title)
     if "steps" not in top.values and "by_operator" in top.values:
         top.refuse(
             "steps", "the figures of tiles, which --tiles writes", "the result of profile --json"
@@ -239,14 +239,14 @@ def _parse_version(top: _Table) -> int:
 class _Table:
     """A JSON object with its place in the document for errors."""
 
-    def __init__(self, found: Any, place: str) -> None:
+    def __init__(self, values: Any, place: str) -> None:
         self.place = place
-        if not isinstance(found, dict):
-            _refuse(place, "a JSON object", found)
-        self.values: dict[str, Any] = found
+        if not isinstance(values, dict):
+            _refuse(place, "a JSON object", values)
+        self.values: dict[str, Any] = values
 
-    def refuse(self, key: str, expected: str, found: Any) -> NoReturn:
-        _refuse(f"{self.place}: {key}", expected, found)
+    def refuse(self, key: str, expected: str, value: Any) -> NoReturn:
+        _refuse(f"{self.place}: {key}", expected, value)
 
     def get(self, key: str) -> Any:
         if key not in self.values:
@@ -304,8 +304,8 @@ class _Table:
         return items
 
 
-def _refuse(place: str, expected: str, found: Any) -> NoReturn:
-    text = found if isinstance(found, str) else json.dumps(found)
+def _refuse(place: str, expected: str, value: Any) -> NoReturn:
+    text = value if isinstance(value, str) else json.dumps(value)
     shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
     raise Error(f"{place}: expected {expected}, found {shown}")
 
@@ -321,10 +321,10 @@ def _parse_runs(table: _Table, key: str, tiles: int) -> Runs:
     return Runs(ends, tuple(value for _, value in pairs))
 
 
-def _is_pair(found: Any) -> bool:
-    if not isinstance(found, list) or [type(item) for item in found] != [int, int]:
+def _is_pair(pair: Any) -> bool:
+    if not isinstance(pair, list) or [type(item) for item in pair] != [int, int]:
         return False
-    count, value = found
+    count, value = pair
     return count in range(1, MAX_TILES_PER_IPU + 1) and value in range(MAX_NUMBER + 1)
 
 

@@ -352,10 +352,10 @@ def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     return Parameters(**_parse(PARAMETERS, texts, owner))
 
 
-def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
+def parse_backend_options(texts: Mapping[str, str]) -> BackendOptions:
     """Parse the backend's options from names and texts. Errors and warnings are those of
     parameters."""
-    return BackendOptions(**_parse(BACKEND_OPTIONS, given, "poplar backend: option"))
+    return BackendOptions(**_parse(BACKEND_OPTIONS, texts, "poplar backend: option"))
 
 
 def _parse(table: Mapping[str, Option], texts: Mapping[str, str], owner: str) -> dict[str, Any]:

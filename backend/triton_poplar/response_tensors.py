@@ -115,20 +115,20 @@ class TensorPool:
         self._kept.clear()
         self._num_bytes = 0
 
-    def _share(self, found: ResponseTensors) -> bool:
+    def _share(self, tensors: ResponseTensors) -> bool:
         """Find the shared memory of tensors that were sent. A tensor that was not sent, because its
         response failed, still has its first memory, and Triton would move it later."""
-        before = found.memory
-        found.memory = {
+        before = tensors.memory
+        tensors.memory = {
             name: self._find_memory(tensor, array)
-            for tensor, (name, array) in zip(found.tensors, before.items(), strict=True)
+            for tensor, (name, array) in zip(tensors.tensors, before.items(), strict=True)
         }
-        found.is_shared = all(
-            _address(array) != _address(before[name]) for name, array in found.memory.items()
+        tensors.is_shared = all(
+            _address(array) != _address(before[name]) for name, array in tensors.memory.items()
         )
         if self._holds_rows:
-            found.rows = {self._anchors[name]: array for name, array in found.memory.items()}
-        return found.is_shared
+            tensors.rows = {self._anchors[name]: array for name, array in tensors.memory.items()}
+        return tensors.is_shared
 
 
 def _address(array: Array) -> int:

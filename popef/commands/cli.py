@@ -201,13 +201,13 @@ def _diff(options: argparse.Namespace) -> int:
     return int(bool(differences))
 
 
-def _check_names(options: argparse.Namespace, known: Collection[str]) -> None:
+def _check_names(options: argparse.Namespace, known_names: Collection[str]) -> None:
     """Raise PopefError for a name that no blob has."""
     for name in options.name or ():
-        if name not in known:
+        if name not in known_names:
             raise PopefError(
                 f"{options.file}: --name: expected the name of a blob, found {name!r}; names are "
-                f"{name_some(sorted(filter(None, known)))}{did_you_mean(name, known)}"
+                f"{name_some(sorted(filter(None, known_names)))}{did_you_mean(name, known_names)}"
             )
 
 

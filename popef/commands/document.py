@@ -35,8 +35,8 @@ def document(text: str) -> str:
     return text
 
 
-def _fill(made: str, match: re.Match[str]) -> str:
-    return match[1] + made + match[2]
+def _fill(text: str, match: re.Match[str]) -> str:
+    return match[1] + text + match[2]
 
 
 def _table(*columns: str, rows: Iterable[tuple[object, ...]]) -> str:

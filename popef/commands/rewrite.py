@@ -216,8 +216,8 @@ def _is_data(blob: Blob) -> bool:
     return isinstance(blob.structure, (TensorDataInfo, FeedDataInfo))
 
 
-def _unique(name: str, taken: Iterable[str]) -> str:
-    names, count, result = set(taken), 1, name
+def _unique(name: str, used_names: Iterable[str]) -> str:
+    names, count, result = set(used_names), 1, name
     while result in names:
         count += 1
         result = f"{name}-{count}"

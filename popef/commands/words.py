@@ -43,7 +43,7 @@ _SHOWN_TEXT = 200
 
 
 def describe_words(
-    path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True
+    path: str | os.PathLike[str], is_shown: Callable[[BlobType], bool] = lambda _: True
 ) -> Iterator[str]:
     """Yield the lines of the dump of a file; for blobs of an unwanted type only their place.
 
@@ -52,7 +52,7 @@ def describe_words(
     limits = Limits(max_structure_bytes=_MAX_ANNOTATED_BYTES)
     source = open_source(path, mapped=False, max_stream_bytes=limits.max_stream_bytes)
     try:
-        yield from _describe(source, limits, wanted)
+        yield from _describe(source, limits, is_shown)
     finally:
         source.close()
 
@@ -62,7 +62,9 @@ def describe_words_of(data: bytes) -> Iterator[str]:
     return _describe(MemorySource("bytes", data), Limits(), lambda _: True)
 
 
-def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]) -> Iterator[str]:
+def _describe(
+    source: Source, limits: Limits, is_shown: Callable[[BlobType], bool]
+) -> Iterator[str]:
     if not source.size:
         raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
     start, index = 0, 0
@@ -78,7 +80,7 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
             raise
         end = start + header.size
         yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
-        if wanted(header.type):
+        if is_shown(header.type):
             yield from _blob(source, start, structure, end, label, limits, header.type)
         start, index = end, index + 1
 

@@ -133,10 +133,10 @@ def iter_requests(source: Source) -> Iterator[Answers]:
             }
 
 
-def _is_accepted(source: Source, made: Mapping[str, Array]) -> bool:
+def _is_accepted(source: Source, feeds: Mapping[str, Array]) -> bool:
     """Return whether the model computes inputs: random indices may lie outside of a table that
     another input selects."""
-    request = {port.name: _to_wire(port, made[port.stream.tensor]) for port in source.inputs}
+    request = {port.name: _to_wire(port, feeds[port.stream.tensor]) for port in source.inputs}
     try:
         _answer(source, source.session, request)
     except RunError:

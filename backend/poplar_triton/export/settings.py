@@ -84,17 +84,17 @@ def make_settings(
     return settings
 
 
-def _find_batch_size(source: Source, backend: str, asked: int | None) -> int:
+def _find_batch_size(source: Source, backend: str, requested: int | None) -> int:
     """Return max_batch_size. The openvino backend computes exactly that many rows in a call, so
     there the batch is an axis of any size in dims. A graph of whole batches has it in dims, too."""
     today = int(source.config.max_batch_size)
     if backend == OPENVINO or not source.is_open:
         return 0
-    return min(today, asked or today)
+    return min(today, requested or today)
 
 
-def _keep_fields(settings: ExportedConfig, given: ModelConfig, *, holds_rows: bool) -> None:
-    for descriptor, value in given.ListFields():
+def _keep_fields(settings: ExportedConfig, original: ModelConfig, *, holds_rows: bool) -> None:
+    for descriptor, value in original.ListFields():
         name = descriptor.name
         if name in _REPLACED:
             continue

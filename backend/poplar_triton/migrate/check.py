@@ -119,11 +119,11 @@ def _count_rows(source: Source, feeds: Mapping[str, Array]) -> int:
     return int(feeds[port.stream.tensor].shape[port.stream.batch_axis])
 
 
-def check_repository(output: Path, written: Sequence[Judged], scratch: Path) -> list[Checked]:
+def check_repository(output: Path, models: Sequence[Judged], scratch: Path) -> list[Checked]:
     """Start a server on the written repository, and return how each of its models answers; the
     server's log is written into `scratch`."""
     checked: list[Checked] = []
-    names = sorted({model.found.folder.name for model in written if model.found.state is not None})
+    names = sorted({model.found.folder.name for model in models if model.found.state is not None})
     with TritonServer(output, log=scratch / _LOG) as server:
         failed = server.failed_models()
         client = httpclient.InferenceServerClient(
@@ -205,11 +205,11 @@ def _ask(
     return {port.name: answer.as_numpy(port.name) for port in source.outputs}
 
 
-def _compare(found: Mapping[str, Array], expected: Mapping[str, Array], limit: float) -> float:
+def _compare(answers: Mapping[str, Array], expected: Mapping[str, Array], limit: float) -> float:
     """Return the greatest difference of the outputs; raises ExportError for one above the limit."""
     worst = 0.0
     for output, array in expected.items():
-        actual = found[output]
+        actual = answers[output]
         if actual is None or actual.size != array.size:
             shape = None if actual is None else actual.shape
             raise ExportError(f"output {output!r}: expected shape {array.shape}, found {shape}")

@@ -58,15 +58,15 @@ class _AnchorPairs:
     is_whole: bool = True
 
 
-def find_matches(found: FoundModel, graphs: Iterable[SourceModel]) -> list[Match]:
+def find_matches(model: FoundModel, graphs: Iterable[SourceModel]) -> list[Match]:
     """Return the source models that may have become this model, the best first."""
-    matches = [match for graph in graphs if (match := _match(found, graph)) is not None]
+    matches = [match for graph in graphs if (match := _match(model, graph)) is not None]
     return sorted(matches, key=lambda match: (-match.score, str(match.graph.path)))
 
 
-def _match(found: FoundModel, graph: SourceModel) -> Match | None:
-    share = _compare_weights(found, graph)
-    is_titled = found.name.lower() in str(graph.path).lower()
+def _match(model: FoundModel, graph: SourceModel) -> Match | None:
+    share = _compare_weights(model, graph)
+    is_titled = model.name.lower() in str(graph.path).lower()
     if not graph.has_signature:
         if (share is None and not is_titled) or (share is not None and share < _MIN_WEIGHTS):
             return None
@@ -77,8 +77,8 @@ def _match(found: FoundModel, graph: SourceModel) -> Match | None:
     pairs = [
         _pair(kind, mine, theirs)
         for kind, mine, theirs in (
-            ("input", found.inputs, graph.inputs),
-            ("output", found.outputs, graph.outputs),
+            ("input", model.inputs, graph.inputs),
+            ("output", model.outputs, graph.outputs),
         )
     ]
     total = sum(pair.total for pair in pairs) or 1
@@ -92,10 +92,10 @@ def _match(found: FoundModel, graph: SourceModel) -> Match | None:
         return None
     differences = [text for pair in pairs for text in pair.differences]
     if share is not None and share < _MIN_WEIGHTS:
-        differences.append(f"it has {share:.0%} of the file's {len(found.weights)} weights")
+        differences.append(f"it has {share:.0%} of the file's {len(model.weights)} weights")
     all_weights = share is not None and share >= _MIN_WEIGHTS
     sureness = Sureness.POSSIBLE
-    if fits and num_named == total and (all_weights or not found.weights):
+    if fits and num_named == total and (all_weights or not model.weights):
         sureness = Sureness.CERTAIN if all_weights else Sureness.LIKELY
     elif fits and all_weights and not differences:
         sureness = Sureness.LIKELY
@@ -168,9 +168,9 @@ def _class_of(dtype: np.dtype[np.generic]) -> str:
     return dtype.kind if dtype.kind in "fiub" else str(dtype)
 
 
-def _compare_weights(found: FoundModel, graph: SourceModel) -> float | None:
+def _compare_weights(model: FoundModel, graph: SourceModel) -> float | None:
     """Return the share of the model's weights that the graph has, or None if that is not known."""
-    own, theirs = found.count_weights(), graph.weights
+    own, theirs = model.count_weights(), graph.weights
     if not own or theirs is None or not theirs:
         return None
     if graph.kind is SourceKind.PYTORCH:

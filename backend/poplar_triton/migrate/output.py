@@ -65,10 +65,10 @@ def _make_row(judged: Judged) -> list[str]:
     ]
 
 
-def describe_maker(found: FoundModel) -> str:
+def describe_maker(model: FoundModel) -> str:
     """Return the framework, the SDK and its package hash, as far as they are known."""
-    words = [found.framework, found.sdk]
-    words += [f"package {found.package_hash}"] if found.package_hash else []
+    words = [model.framework, model.sdk]
+    words += [f"package {model.package_hash}"] if model.package_hash else []
     return " ".join(filter(None, words))
 
 

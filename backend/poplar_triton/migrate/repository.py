@@ -160,18 +160,20 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _fill(found: FoundModel) -> None:
-    config = {"name": found.name, **found.config}
-    state = open_state(config, found.version_folder)
+def _fill(found_model: FoundModel) -> None:
+    config = {"name": found_model.name, **found_model.config}
+    state = open_state(config, found_model.version_folder)
     model = state.load_model()
     metadata = model.metadata
-    found.state = state
-    found.inputs = _list_tensors(state, model, popef.TensorType.INPUT)
-    found.outputs = _list_tensors(state, model, popef.TensorType.OUTPUT)
-    found.weights = tuple(_list_weights(model))
-    found.target = _describe_target(metadata)
-    found.is_real = _holds_machine_code(state, model)
-    found.framework, found.sdk, found.package_hash = _find_maker(found, model)
+    found_model.state = state
+    found_model.inputs = _list_tensors(state, model, popef.TensorType.INPUT)
+    found_model.outputs = _list_tensors(state, model, popef.TensorType.OUTPUT)
+    found_model.weights = tuple(_list_weights(model))
+    found_model.target = _describe_target(metadata)
+    found_model.is_real = _holds_machine_code(state, model)
+    found_model.framework, found_model.sdk, found_model.package_hash = _find_maker(
+        found_model, model
+    )
 
 
 def open_state(config: Mapping[str, Any], version_folder: Path) -> ModelState:
@@ -227,17 +229,17 @@ def _holds_machine_code(state: ModelState, model: popef.Model) -> bool:
     return False
 
 
-def _find_maker(found: FoundModel, model: popef.Model) -> tuple[str, str, str]:
+def _find_maker(found_model: FoundModel, model: popef.Model) -> tuple[str, str, str]:
     """Return the framework, the SDK's version and the package hash, as far as the file says them;
     a pickle is searched as bytes."""
-    if not found.is_real:
+    if not found_model.is_real:
         return OURS, popef.__version__, ""
     for blob in model.opaqueBlobs:
         if (framework := _FRAMEWORKS.get(str(blob.name))) is not None:
             data = bytes(blob.data()[:_MAX_SCANNED])
             return framework, _search(_VERSION, data), _search(_HASH, data)
     for framework, names in _ANCHORS.items():
-        if found.inputs and all(names.match(source.name) for source in found.inputs):
+        if found_model.inputs and all(names.match(source.name) for source in found_model.inputs):
             return framework, "", ""
     return POPART, "", ""
 

@@ -83,16 +83,16 @@ def judge_all(
         )
 
 
-def judge(found: FoundModel, graphs: Sequence[SourceModel], scratch: Path) -> Judged:
+def judge(model: FoundModel, graphs: Sequence[SourceModel], scratch: Path) -> Judged:
     """Return a model with its verdict."""
-    if found.other:
-        return Judged(found, Verdict.OTHER, f"backend {found.other!r} serves it as before")
-    if found.fault or found.state is None:
-        return Judged(found, Verdict.BROKEN, found.fault)
-    if not found.is_real or found.state.graph_file is not None:
-        return _load_itself(found)
-    matches = find_matches(found, graphs)
-    judged = Judged(found, Verdict.NEEDS_GRAPH, matches=matches)
+    if model.other:
+        return Judged(model, Verdict.OTHER, f"backend {model.other!r} serves it as before")
+    if model.fault or model.state is None:
+        return Judged(model, Verdict.BROKEN, model.fault)
+    if not model.is_real or model.state.graph_file is not None:
+        return _load_itself(model)
+    matches = find_matches(model, graphs)
+    judged = Judged(model, Verdict.NEEDS_GRAPH, matches=matches)
     usable = [match for match in matches if match.fits and match.graph.kind is SourceKind.ONNX]
     for match in usable[:MAX_TRIED]:
         try:
@@ -107,15 +107,15 @@ def judge(found: FoundModel, graphs: Sequence[SourceModel], scratch: Path) -> Ju
     judged.match = next(iter(matches), None)
     source = next((match for match in matches if match.fits), judged.match)
     if source is None:
-        judged.todo = describe_need(found)
+        judged.todo = describe_need(model)
     else:
         judged.match, judged.verdict = source, Verdict.COMPILE
-        judged.todo = _advise(found, source)
+        judged.todo = _advise(model, source)
     return judged
 
 
-def _load_itself(found: FoundModel) -> Judged:
-    judged = Judged(found, Verdict.RUNS)
+def _load_itself(model: FoundModel) -> Judged:
+    judged = Judged(model, Verdict.RUNS)
     try:
         _load(judged, None)
     except _ERRORS as error:
@@ -138,12 +138,12 @@ def _load(judged: Judged, graph: Path | None) -> None:
         session.stop()
 
 
-def open_with(found: FoundModel, graph: Path) -> ModelState:
+def open_with(model: FoundModel, graph: Path) -> ModelState:
     """Return the state of a model that `graph` stands for."""
-    original_parameters = found.config.get("parameters", {})
+    original_parameters = model.config.get("parameters", {})
     parameters = {**original_parameters, PARAMETER: {"string_value": str(graph.absolute())}}
-    config = {"name": found.name, **found.config, "parameters": parameters}
-    return open_state(config, found.version_folder)
+    config = {"name": model.name, **model.config, "parameters": parameters}
+    return open_state(config, model.version_folder)
 
 
 def _fits(session: Session) -> bool | None:
@@ -203,35 +203,35 @@ def _rename(model: onnx.ModelProto, renames: dict[str, str]) -> None:
         tensor.name = changed.get(tensor.name, tensor.name)
 
 
-def describe_need(found: FoundModel) -> str:
+def describe_need(model: FoundModel) -> str:
     """Return what a graph for the model must look like."""
     inputs, outputs = (
         "; ".join(tensor.describe() for tensor in tensors) or "none"
-        for tensors in (found.inputs, found.outputs)
+        for tensors in (model.inputs, model.outputs)
     )
     sizes = sum(
-        int(np.prod([size or 0 for size in weight.shape or ()])) for weight in found.weights
+        int(np.prod([size or 0 for size in weight.shape or ()])) for weight in model.weights
     )
-    weights = f", and {len(found.weights)} weights of {sizes:,} numbers" if found.weights else ""
+    weights = f", and {len(model.weights)} weights of {sizes:,} numbers" if model.weights else ""
     return f"give an ONNX graph with inputs {inputs}, with outputs {outputs}{weights}"
 
 
-def _advise(found: FoundModel, match: Match) -> str:
+def _advise(model: FoundModel, match: Match) -> str:
     """Return the command line that compiles the model again, or what to do before."""
     path = match.graph.path
     if match.graph.kind is SourceKind.PYTORCH:
-        names = [source.alias or source.name for source in found.inputs]
+        names = [source.alias or source.name for source in model.inputs]
         return (
             f"export the module of {path} to ONNX (torch.onnx.export, input_names={names}), and "
             "run this command again"
         )
-    halves = any(tensor.dtype == np.float16 for tensor in (*found.inputs, *found.outputs))
+    halves = any(tensor.dtype == np.float16 for tensor in (*model.inputs, *model.outputs))
     words = ["poprt", "--input_model", str(path)]
     if match.graph.kind is SourceKind.SAVED_MODEL:
         words += ["--framework", "tensorflow"]
-    words += ["--batch_size", str(found.batch_size)] if found.batch_size else []
-    words += ["--precision", "fp16"] if halves or _are_halves(found.weights) else []
-    return join([*words, "--triton_model_dir", found.name])
+    words += ["--batch_size", str(model.batch_size)] if model.batch_size else []
+    words += ["--precision", "fp16"] if halves or _are_halves(model.weights) else []
+    return join([*words, "--triton_model_dir", model.name])
 
 
 def _are_halves(weights: Iterable[TensorDescription]) -> bool:

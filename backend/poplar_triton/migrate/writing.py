@@ -77,13 +77,13 @@ def write_repository(
     return good
 
 
-def _find_folder(repository: Path, judged: Judged, made: Path) -> Path:
+def _find_folder(repository: Path, judged: Judged, copy: Path) -> Path:
     """Return the model folder in the written repository: that of a model folder has its name."""
     is_one = judged.found.folder == repository
-    return made / (judged.found.name if is_one else judged.found.folder.name)
+    return copy / (judged.found.name if is_one else judged.found.folder.name)
 
 
-def _copy_repository(repository: Path, judged: Sequence[Judged], made: Path) -> None:
+def _copy_repository(repository: Path, judged: Sequence[Judged], copy: Path) -> None:
     """Copy everything but versions that do not run, and models without another one."""
     skipped = {
         os.path.realpath(model.found.version_folder if model.found.version else model.found.folder)
@@ -95,7 +95,7 @@ def _copy_repository(repository: Path, judged: Sequence[Judged], made: Path) -> 
         real for model in judged if (real := os.path.realpath(model.found.folder)) not in running
     }
     is_one = any(model.found.folder == repository for model in judged)
-    target = made / judged[0].found.name if is_one and judged else made
+    target = copy / judged[0].found.name if is_one and judged else copy
     _copy(repository, target, skipped, ())
 
 

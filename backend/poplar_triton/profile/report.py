@@ -255,14 +255,14 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
     }
 
 
-def _suggestion(each: Suggestion) -> dict[str, Any]:
+def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
     return {
-        **_point(each.profile),
-        "change": each.change or UNCHANGED,
-        "latency_ratio": each.latency_ratio,
-        "rate_ratio": each.throughput_ratio,
-        "memory_ratio": each.memory_ratio,
-        "changes_results": each.changes_results,
+        **_point(suggestion.profile),
+        "change": suggestion.change or UNCHANGED,
+        "latency_ratio": suggestion.latency_ratio,
+        "rate_ratio": suggestion.throughput_ratio,
+        "memory_ratio": suggestion.memory_ratio,
+        "changes_results": suggestion.changes_results,
     }
 
 
@@ -280,8 +280,8 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
     }
 
 
-def _side_by_side(each: Difference) -> list[str | int | None]:
-    return [cut(each.name), cut(each.op_type), each.first, each.second]
+def _side_by_side(difference: Difference) -> list[str | int | None]:
+    return [cut(difference.name), cut(difference.op_type), difference.first, difference.second]
 
 
 def cut(text: str) -> str:

@@ -113,7 +113,7 @@ def check_outputs(signature: Signature, names: Sequence[str]) -> None:
 
 def fit(
     name: str,
-    wanted: TensorSpec,
+    spec: TensorSpec,
     dtype: np.dtype[Any],
     shape: Sequence[int],
     read: Callable[[Sequence[int]], Array],
@@ -123,32 +123,32 @@ def fit(
     Its values are read, with the shape that they have, only after type and shape are checked. An
     input that claims to be huge costs nothing.
     """
-    fitting = _fit_shape(name, wanted, shape)
-    may_narrow = dtype == np.int64 and wanted.dtype == np.int32
-    if dtype != wanted.dtype and not may_narrow:
+    fitting = _fit_shape(name, spec, shape)
+    may_narrow = dtype == np.int64 and spec.dtype == np.int32
+    if dtype != spec.dtype and not may_narrow:
         raise refuse(
-            f"input {name!r}: expected {_name(wanted.dtype)}, found {_name(dtype)}; convert it to "
-            f"{_name(wanted.dtype)} before sending it"
+            f"input {name!r}: expected {_name(spec.dtype)}, found {_name(dtype)}; convert it to "
+            f"{_name(spec.dtype)} before sending it"
         )
     array = read(shape)
-    if dtype != wanted.dtype:
-        array = _narrow(name, array, wanted.dtype)
+    if dtype != spec.dtype:
+        array = _narrow(name, array, spec.dtype)
     return array.reshape(fitting) if array.shape != fitting else array
 
 
-def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+def _fit_shape(name: str, spec: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape)
-    if len(sizes) == len(wanted.shape) and all(
-        size in (-1, given_size) for size, given_size in zip(wanted.shape, sizes, strict=True)
+    if len(sizes) == len(spec.shape) and all(
+        size in (-1, given_size) for size, given_size in zip(spec.shape, sizes, strict=True)
     ):
         return sizes
-    if wanted.shape == _ROWS_OF_ONE and len(sizes) == 1:
+    if spec.shape == _ROWS_OF_ONE and len(sizes) == 1:
         return (*sizes, 1)
-    if wanted.num_ones and sizes[1:] == (1,) * wanted.num_ones:
+    if spec.num_ones and sizes[1:] == (1,) * spec.num_ones:
         return sizes[:1]
     raise refuse(
-        f"input {name!r}: expected shape {list(wanted.shape)}"
-        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(sizes)}"
+        f"input {name!r}: expected shape {list(spec.shape)}"
+        f"{' (-1: any size)' if -1 in spec.shape else ''}, found {list(sizes)}"
     )
 
 

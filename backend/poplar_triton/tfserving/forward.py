@@ -178,14 +178,14 @@ class TritonModels:
         future.set_result(known_model)
         return known_model
 
-    def _note(self, key: _Key, known: _KnownModel | None) -> None:
+    def _note(self, key: _Key, known_model: _KnownModel | None) -> None:
         with self._lock:
             del self._asked[key]
             self._known.pop(key, None)
-            if known is not None:
+            if known_model is not None:
                 if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
-                self._known[key] = known
+                self._known[key] = known_model
 
     def _ask(self, key: _Key, source: ModelSource | None) -> _KnownModel:
         name, version = key
@@ -244,15 +244,15 @@ class ForwardedServable:
     of the response once there is one."""
 
     def __init__(
-        self, models: TritonModels, calls: _TritonClient, key: _Key, known: _KnownModel
+        self, models: TritonModels, calls: _TritonClient, key: _Key, known_model: _KnownModel
     ) -> None:
         self.name = key[0]
-        self.version = known.version
-        self.signature = known.signature
+        self.version = known_model.version
+        self.signature = known_model.signature
         self._models = models
         self._calls = calls
         self._key = key
-        self._asked_as = known.asked_as
+        self._asked_as = known_model.asked_as
 
     def predict(
         self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
@@ -408,7 +408,7 @@ def _encode(array: Array) -> bytes:
     return bytes(serialize_byte_tensor(array).item()) if array.size else b""
 
 
-def _decode_outputs(answer: Any, known: Mapping[str, TensorSpec]) -> Iterator[tuple[str, Array]]:
+def _decode_outputs(answer: Any, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[str, Array]]:
     """Yield the outputs by name. Raises ValueError, KeyError or struct.error for an invalid
     response."""
     for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True):
@@ -419,7 +419,7 @@ def _decode_outputs(answer: Any, known: Mapping[str, TensorSpec]) -> Iterator[tu
             deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
         )
         shape = tuple(output.shape)
-        num_ones = known[output.name].num_ones
+        num_ones = specs[output.name].num_ones
         if num_ones and shape[1:] == (1,) * num_ones:
             shape = shape[:1]
         yield output.name, flat.reshape(shape)

@@ -235,22 +235,22 @@ def _refuse_half_pairs(document: object) -> None:
         raise refuse("JSON Parse error: The surrogate pair in string is invalid.") from None
 
 
-def _read_columns(given: Any, signature: Signature) -> dict[str, Array]:
-    if not isinstance(given, dict) or _is_base64(given):
+def _read_columns(value: Any, signature: Signature) -> dict[str, Array]:
+    if not isinstance(value, dict) or _is_base64(value):
         if len(signature.inputs) > 1:
             raise refuse(
                 "inputs is a plain value/list, but expecting an object as multiple input tensors "
                 "required as per tensorinfo_map"
             )
-        given = {next(iter(signature.inputs)): given}
+        value = {next(iter(signature.inputs)): value}
     # Other keys are ignored, as in TensorFlow Serving. But one may be a misspelt optional input.
-    unknown = given.keys() - signature.inputs.keys() if signature.optional else ()
+    unknown = value.keys() - signature.inputs.keys() if signature.optional else ()
     for name in unknown:
         raise refuse(f"JSON object: does not have named input: {_show_name(name)}")
     inputs = {}
     for name, spec in signature.inputs.items():
-        if name in given:
-            inputs[name] = _read_column(name, given[name], spec.dtype)
+        if name in value:
+            inputs[name] = _read_column(name, value[name], spec.dtype)
         elif name not in signature.optional:
             raise refuse(f"Missing named input: {name} in 'inputs' object.")
     return inputs

@@ -111,12 +111,12 @@ class Threads(Executor):
         self._is_shut_down = False
         self._threads = [self._start() for _ in range(AT_WORK)]
 
-    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError(f"the threads {self._name!r} were shut down")
-            self._tasks.put((future, call, given, named))
+            self._tasks.put((future, call, arguments, keywords))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -135,10 +135,10 @@ def _answer(channel: Channel) -> list[bytes]:
     return [encode_object(_try(work, what, *how))]
 
 
-def _try(work: Callable[..., Any], *given: Any) -> Any:
+def _try(work: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of `work`, or its error."""
     try:
-        return work(*given)
+        return work(*arguments)
     except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
         serving_error = as_serving_error(error)
         return _Refusal(serving_error.code, str(serving_error))
