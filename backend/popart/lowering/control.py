@@ -162,7 +162,7 @@ def _scan(op: Graph, node: Operation) -> Results:
     theirs; the standard drops that axis, and adds one."""
     proto, inner = read_body(node, "body"), Graph(op)
     scanned = int(node.get("num_scan_inputs"))
-    tensors = [node.input(place) for place in range(len(node.inputs))]
+    tensors = node.operands
     states, sequences = tensors[: len(tensors) - scanned], tensors[len(tensors) - scanned :]
     axes = [
         axis % tensor.rank

@@ -106,7 +106,7 @@ def _increment(op: Graph, node: Operation) -> Results:
 
 @rule("Max", "Min", "Sum", "Mean")
 def _variadic(op: Graph, node: Operation) -> Results:
-    tensors = match_widths(op, [node.input(place) for place in range(len(node.inputs))])
+    tensors = match_widths(op, node.operands)
     shape: tuple[int, ...] = tensors[0].shape
     for tensor in tensors[1:]:
         check_same_types(node, tensors[0], tensor)

@@ -66,7 +66,7 @@ def _grouped_gather(op: Graph, node: Operation) -> Results:
 
 @rule("GatherElements", "GatherND", "ScatterND")
 def _as_it_is(op: Graph, node: Operation) -> Results:
-    x, indices, *updates = (node.input(place) for place in range(len(node.inputs)))
+    x, indices, *updates = node.operands
     indices = op.cast(indices, TensorProto.INT64)
     return op.add(node.node.op_type, x, indices, *updates, axis=node.get("axis"))
 

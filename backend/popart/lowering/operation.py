@@ -117,6 +117,11 @@ class Operation(Site[Graph]):
         """Return an input, or None if it is absent."""
         return self.inputs[place] if place < len(self.inputs) else None
 
+    @property
+    def operands(self) -> list[Tensor]:
+        """Return the inputs, none of which may be absent."""
+        return [self.input(place) for place in range(len(self.inputs))]
+
     def value(self, place: int) -> Array | None:
         """Return the value of an input, if it is known when the session is made."""
         tensor = self.optional(place)

@@ -248,7 +248,7 @@ def _reverse(op: Graph, node: Operation) -> Results:
 
 @rule("Concat")
 def _concat(op: Graph, node: Operation) -> Results:
-    tensors = match_widths(op, [node.input(place) for place in range(len(node.inputs))])
+    tensors = match_widths(op, node.operands)
     if not tensors:
         raise popart_exception("Cannot concat zero tensors")
     rank = tensors[0].rank
