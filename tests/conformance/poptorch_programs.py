@@ -41,6 +41,8 @@ from report import make_console, make_table
 
 CONTEXT = multiprocessing.get_context("forkserver")
 MAX_SECONDS = 900.0
+EXIT_SECONDS = 60.0
+"""Time limit of the exit of a process that has closed its pipe."""
 TOLERANCES = {"half": 1e-2, "generate": 0.0}
 """Greatest differences of kinds of programs, else TOLERANCE."""
 TOLERANCE = 1e-5
@@ -251,7 +253,7 @@ def run_apart(name: str, seconds: float) -> Result:
             else Result(name, error=f"took longer than {seconds:.0f} s")
         )
     except EOFError:
-        process.join(1)
+        process.join(EXIT_SECONDS)
         return Result(name, error=f"the process ended with status {process.exitcode}")
     finally:
         process.kill()

@@ -158,7 +158,7 @@ def test_a_session_has_its_rows_and_its_handlers_in_a_fork(file):
 
 def test_a_device_manager_attaches_in_a_fork_though_a_thread_of_its_parent_had_the_lock():
     devices = DeviceManager(2)
-    with held_by_another_thread(devices._lock):
+    with held_by_another_thread(devices._machine._lock):
         assert ask_fork(lambda: devices.getDevice(2).numIpus()) == 2
 
 

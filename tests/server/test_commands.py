@@ -86,7 +86,7 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
         np.testing.assert_allclose(values, ZEROS_ANSWER, rtol=1e-6)
         assert segments_of(server)
         assert server.stop(number=signal.SIGINT) == 0
-        wait_until(lambda: not server.find_processes(), "all its processes have ended", 5)
+        wait_until(lambda: not server.find_processes(), "all its processes have ended")
         assert segments_of(server) == []
     assert "model 'broken' is not served: Internal: ModelConfigError" in server.read_log()
 
@@ -167,7 +167,7 @@ def test_an_interrupted_start_leaves_nothing_behind(small_repository, tmp_path, 
     ) as server:
         wait_until(lambda: runs_triton(server.pid), "its tritonserver starts")
         assert server.stop(number=number) == 130
-        wait_until(lambda: not server.find_processes(), "all its processes have ended", 5)
+        wait_until(lambda: not server.find_processes(), "all its processes have ended")
         assert segments_of(server) == []
     assert "Traceback" not in server.read_log()
 
