@@ -65,12 +65,12 @@ class DeviceWaitConfig:
             What the last attempt returned.
         """
         deadline = time.monotonic() + self.seconds()
-        while not (taken := attempt()):
+        while not (result := attempt()):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 break
             time.sleep(min(remaining, self.sleep_seconds()))
-        return taken
+        return result
 
     def seconds(self) -> float:
         """Return the maximum wait in seconds."""

@@ -238,9 +238,9 @@ def make_enumeration(
     name: str, text: str, members: str, base: Any = _Enumeration, module: str = __name__
 ) -> Any:
     """Return an enumeration whose members no code tells apart: they are accepted without effect."""
-    made = base(name, members, start=0, module=module)
-    made.__doc__ = text
-    return made
+    enumeration = base(name, members, start=0, module=module)
+    enumeration.__doc__ = text
+    return enumeration
 
 
 AccumulateOuterFragmentSchedule = make_enumeration(

@@ -107,11 +107,11 @@ class Arguments:
         Raises:
             Error: If they differ from these in anything but the values of tensors.
         """
-        expected, found = self._count_positional(), other._count_positional()
-        if expected != found:
+        expected, count = self._count_positional(), other._count_positional()
+        if expected != count:
             raise Error(
                 f"Number of positional arguments mismatch: expected {expected} arguments but got "
-                f"{found}. {_HINT}"
+                f"{count}. {_HINT}"
             )
         other_values = dict(other._iter_values())
         _check_keys(dict(self._iter_values()), other_values)

@@ -66,11 +66,11 @@ def _check_counts(args: Sequence[str], given: Mapping[str, Any], name: str, *_: 
         ("input", len(args), len(callee.input)),
         ("output", given.get("num_outputs", len(callee.output)), len(callee.output)),
     )
-    for what, found, wanted in counts:
-        if found != wanted:
+    for what, count, expected in counts:
+        if count != expected:
             raise popart_exception(
-                f"For CallOp '{name}', number of {what}s ({found}) does not match that of the "
-                f"callee subgraph ({wanted})"
+                f"For CallOp '{name}', number of {what}s ({count}) does not match that of the "
+                f"callee subgraph ({expected})"
             )
 
 

@@ -50,8 +50,8 @@ def _global_pool(op: Graph, node: Operation) -> Results:
             f"{node.describe()}: expected an input with spatial axes that have elements, "
             f"and a power of at least 1, found {format_shape(x.shape)} and {power}"
         )
-    named = {"p": power} if node.node.op_type == "GlobalLpPool" else {}
-    return op.add(node.node.op_type, x, **named)
+    attributes = {"p": power} if node.node.op_type == "GlobalLpPool" else {}
+    return op.add(node.node.op_type, x, **attributes)
 
 
 def check_positive(node: Operation, attributes: Mapping[str, Any]) -> None:

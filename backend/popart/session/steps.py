@@ -167,64 +167,64 @@ class Step:
 
         run_step(self.program, self.batches, self.replicas, read, write)
 
-    def _pull(self, each: _Input, stepio: PyStepIOCallback, shared: dict[str, Array]) -> Array:
+    def _pull(self, source: _Input, stepio: PyStepIOCallback, shared: dict[str, Array]) -> Array:
         """Return a batch of an input from its callback, which is called once for all replicas if
         the input is broadcast."""
-        if each.name in shared:
-            return shared[each.name]
-        value = self._convert(each, stepio.read(each.name))
-        if value.size != prod(each.shape):
-            self._refuse_size("input", each.name, value.size, prod(each.shape))
-        value = value.reshape(each.shape)
-        if each.name in self.broadcast:
-            shared[each.name] = value
+        if source.name in shared:
+            return shared[source.name]
+        value = self._convert(source, stepio.read(source.name))
+        if value.size != prod(source.shape):
+            self._refuse_size("input", source.name, value.size, prod(source.shape))
+        value = value.reshape(source.shape)
+        if source.name in self.broadcast:
+            shared[source.name] = value
         return value
 
-    def _view_input(self, each: _Input, stepio: PyStepIO) -> Array:
+    def _view_input(self, source: _Input, stepio: PyStepIO) -> Array:
         """Return an input as (batches, copies, *shape), not copied unless its type differs."""
-        given = stepio.inputs.get(each.name)
-        if given is None:
-            raise popart_exception(f"No tensor {each.name} provided in PyStepIO's inputs")
-        value = self._convert(each, given)
-        if value.size != each.num_elements:
-            if stepio.runtime_asserts or value.size < each.num_elements:
-                self._refuse_size("input", each.name, value.size, each.num_elements)
-            value = value.reshape(-1)[: each.num_elements]
-        return value.reshape(self.batches, each.copies, *each.shape)
+        array = stepio.inputs.get(source.name)
+        if array is None:
+            raise popart_exception(f"No tensor {source.name} provided in PyStepIO's inputs")
+        value = self._convert(source, array)
+        if value.size != source.num_elements:
+            if stepio.runtime_asserts or value.size < source.num_elements:
+                self._refuse_size("input", source.name, value.size, source.num_elements)
+            value = value.reshape(-1)[: source.num_elements]
+        return value.reshape(self.batches, source.copies, *source.shape)
 
-    def _convert(self, each: _Input, given: Array) -> Array:
+    def _convert(self, source: _Input, given: Array) -> Array:
         """Return an array in the type of the device; raises popart_runtime_error for a type that
         is not the input's."""
-        if given.dtype != each.host_dtype:
-            if (given.dtype, each.host_dtype) not in _CONVERTED:
-                _check_type(each, given)
+        if given.dtype != source.host_dtype:
+            if (given.dtype, source.host_dtype) not in _CONVERTED:
+                _check_type(source, given)
             elif not self._warned:
                 self._warned = True
                 _log.warning(
-                    "Copying (host) tensor %s from INT64 to INT32. Will only warn once", each.name
+                    "Copying (host) tensor %s from INT64 to INT32. Will only warn once", source.name
                 )
-        return given if given.dtype == each.dtype else given.astype(each.dtype)
+        return given if given.dtype == source.dtype else given.astype(source.dtype)
 
-    def _view_anchor(self, each: _Anchor, stepio: PyStepIO) -> Array:
+    def _view_anchor(self, anchor: _Anchor, stepio: PyStepIO) -> Array:
         """Return an anchor's array as (rows, replicas, *shape), not copied."""
-        target = stepio.outputs.get(each.name)
+        target = stepio.outputs.get(anchor.name)
         if target is None:
-            raise popart_exception(f"No tensor {each.name} provided in PyStepIO's outputs")
-        if target.size != each.num_elements:
-            self._refuse_size("output", each.name, target.size, each.num_elements, each.kind)
-        if target.itemsize != each.dtype.itemsize:
+            raise popart_exception(f"No tensor {anchor.name} provided in PyStepIO's outputs")
+        if target.size != anchor.num_elements:
+            self._refuse_size("output", anchor.name, target.size, anchor.num_elements, anchor.kind)
+        if target.itemsize != anchor.dtype.itemsize:
             raise popart_runtime_error(
-                f"Type discrepancy for tensor {each.name}. User provided : "
+                f"Type discrepancy for tensor {anchor.name}. User provided : "
                 f"{from_numpy_type(target.dtype).name} and expected : "
-                f"{from_numpy_type(each.dtype).name}. "
+                f"{from_numpy_type(anchor.dtype).name}. "
                 "Use session.initAnchorArrays()"
             )
-        return target.reshape(each.rows, self.replicas, *each.shape)
+        return target.reshape(anchor.rows, self.replicas, *anchor.shape)
 
     def _check_names(self, stepio: PyStepIO) -> None:
         """Check that each array belongs to a tensor of the model."""
-        known = {source.name for source in self._inputs}
-        for name in sorted(stepio.inputs.keys() - known):
+        names = {source.name for source in self._inputs}
+        for name in sorted(stepio.inputs.keys() - names):
             if name in self.model_inputs:
                 _log.warning(
                     "The input Tensor %s to the ONNX Model does not appear in the optimized "
@@ -281,13 +281,13 @@ def _missing(kind: str, name: str) -> str:
     )
 
 
-def _check_type(each: _Input, given: Array) -> None:
+def _check_type(source: _Input, given: Array) -> None:
     if given.dtype == np.float64:
         raise popart_exception("No numpy type float64 registered in map to DataType")
     raise popart_runtime_error(
-        f"Type discrepancy for tensor {each.name}. User provided : "
+        f"Type discrepancy for tensor {source.name}. User provided : "
         f"{from_numpy_type(given.dtype).name} and expected : "
-        f"{from_numpy_type(each.host_dtype).name}. Consider a custom copy here (as memcpy cannot "
+        f"{from_numpy_type(source.host_dtype).name}. Consider a custom copy here (as memcpy cannot "
         "be used)"
     )
 
@@ -299,9 +299,9 @@ def _host_dtype(info: TensorInfo) -> np.dtype[Any]:
     return to_numpy_type(info.dataType())
 
 
-def _generate(each: _Input, mode: SyntheticDataMode, draw: np.random.Generator) -> Array:
-    if mode is SyntheticDataMode.Zeros or each.dtype.kind != "f":
-        return np.zeros(each.shape, each.dtype)
+def _generate(source: _Input, mode: SyntheticDataMode, draw: np.random.Generator) -> Array:
+    if mode is SyntheticDataMode.Zeros or source.dtype.kind != "f":
+        return np.zeros(source.shape, source.dtype)
     if mode is SyntheticDataMode.RandomNormal:
-        return draw.standard_normal(each.shape).astype(each.dtype)
-    return draw.random(each.shape).astype(each.dtype)
+        return draw.standard_normal(source.shape).astype(source.dtype)
+    return draw.random(source.shape).astype(source.dtype)

@@ -129,16 +129,16 @@ def _compile_joint(
 
 def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOptions) -> Executable:
     """Compile a model, or take it from the cache unless the file there is another model's."""
-    made = compile_unreported(captured.model, outputs, options)
-    if made.from_file:
+    executable = compile_unreported(captured.model, outputs, options)
+    if executable.from_file:
         try:
-            _check_streams(made, captured)
+            _check_streams(executable, captured)
         except Error as error:
             logger.warning("%s is not used: %s", options.cache_path, error.message)
             options = replace(options, enable_engine_caching=False)
-            made = compile_unreported(captured.model, outputs, options)
-        made.opaque_blobs.clear()
-    return made
+            executable = compile_unreported(captured.model, outputs, options)
+        executable.opaque_blobs.clear()
+    return executable
 
 
 def _number_stages(places: Mapping[str, Placement], is_pipeline: bool) -> dict[str, Place]:
@@ -162,12 +162,12 @@ def _check_streams(executable: Executable, captured: Captured) -> None:
         Error: If it is another one's.
     """
     graph = captured.model.graph
-    found = {stream.tensor for stream in executable.executable.program(MAIN_PROGRAM).streams}
-    outputs, inputs = ({each.name for each in side} for side in (graph.output, graph.input))
-    if not outputs <= found or not found <= inputs | outputs:
+    names = {stream.tensor for stream in executable.executable.program(MAIN_PROGRAM).streams}
+    outputs, inputs = ({value.name for value in side} for side in (graph.output, graph.input))
+    if not outputs <= names or not names <= inputs | outputs:
         raise Error(
             "the file holds the executable of another model: its tensors are "
-            f"{', '.join(sorted(found))}; expected {', '.join(sorted(inputs | outputs))}"
+            f"{', '.join(sorted(names))}; expected {', '.join(sorted(inputs | outputs))}"
         )
 
 
@@ -177,17 +177,17 @@ def _add_anchors(graph: onnx.GraphProto, options: Options) -> None:
     Raises:
         Error: If no operator computes one of them.
     """
-    known = {value.name: value for value in graph.value_info}
+    values = {value.name: value for value in graph.value_info}
     outputs = {value.name for value in graph.output}
     for short_name, (name, *_) in options.anchored_tensors.items():
-        if name not in known and name not in outputs:
+        if name not in values and name not in outputs:
             raise Error(
                 f"anchorTensor({short_name!r}, {name!r}): no operator of the model computes a "
                 "tensor of that name; getTensorNames() lists the names"
             )
         if name not in outputs:
             outputs.add(name)
-            graph.output.append(known[name])
+            graph.output.append(values[name])
 
 
 def _give_output(graph: onnx.GraphProto) -> None:

@@ -155,10 +155,10 @@ def _wait_for(attempt: Callable[[], Taken]) -> Taken:
         return attempt()
 
     def report() -> Taken:
-        taken = attempt()
-        if not taken:
+        device = attempt()
+        if not device:
             logger.log(TRACE, "No IPU available, sleeping")
-        return taken
+        return device
 
     wait = DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, sleepTime=_WAIT_SECONDS)
     return wait.retry(report)
@@ -171,10 +171,10 @@ def _try_acquire(options: Options, num_ipus: int) -> DeviceInfo | None:
         return manager.tryAcquireAvailableDevice(num_ipus, connectionType=connection)
     device = manager.tryAcquireDeviceById(options.ipu_id, connectionType=connection)
     if device is not None and device.numIpus != num_ipus:
-        found, number = device.numIpus, options.ipu_id
+        count, number = device.numIpus, options.ipu_id
         device.detach()
         raise Error(
-            f"useIpuId({number}): device {number} has {found} IPU(s), but the model needs "
+            f"useIpuId({number}): device {number} has {count} IPU(s), but the model needs "
             f"{num_ipus}",
             type="poptorch_cpp_error",
         )

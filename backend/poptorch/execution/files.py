@@ -176,17 +176,17 @@ def inspect_file(filename: str | os.PathLike[str]) -> FileContents:
         >>> poptorch.inspect_file("linear.popef").inputs
         {'input': (1, 4)}
     """
-    found = _read_popef(os.fspath(filename))
+    file = _read_popef(os.fspath(filename))
     inputs: dict[str, tuple[int, ...]] = {}
     outputs: dict[str, tuple[int, ...]] = {}
     sides = {popef.TensorType.INPUT: inputs, popef.TensorType.OUTPUT: outputs}
     weights = {
-        str(tensor.info.name): torch.from_numpy(tensor.data().copy()) for tensor in found.tensors
+        str(tensor.info.name): torch.from_numpy(tensor.data().copy()) for tensor in file.tensors
     }
-    for anchor in found.metadata.anchors():
+    for anchor in file.metadata.anchors():
         if anchor.name() not in weights and anchor.type() in sides:
             sides[anchor.type()][anchor.name()] = tuple(anchor.tensorInfo().shape())
-    return FileContents(weights, inputs, outputs, _find_blob(found, ARCHIVE))
+    return FileContents(weights, inputs, outputs, _find_blob(file, ARCHIVE))
 
 
 def _read_popef(name: str) -> popef.Model:

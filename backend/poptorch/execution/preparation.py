@@ -82,9 +82,9 @@ def prepare(
     _check_buffers(model, captured, options)
     files.export_proto(captured.model)
     device = devices.find_device(options, num_ipus)
-    made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
-    _write_profile(made, options)
-    return LoadedModel(captured, made, device, options, model)
+    compiled = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
+    _write_profile(compiled, options)
+    return LoadedModel(captured, compiled, device, options, model)
 
 
 def _write_profile(made: compilation.Compilation, options: Options) -> None:
@@ -142,14 +142,14 @@ def _check_stages(num_stages: int, options: Options) -> None:
 
 def _check_buffers(model: Any, captured: capture.Captured, options: Options) -> None:
     """Raise Error if replicas may not have different buffers, or named ones do not exist."""
-    changed = any(each.buffer for each in captured.state)
+    changed = any(state.buffer for state in captured.state)
     if changed and options.replication_factor > 1 and options.broadcast_buffers:
         raise Error(_BROADCAST, type="poptorch_cpp_error")
-    known = dict(iter_named_tensors(model))
+    tensors = dict(iter_named_tensors(model))
     for name in options.updatable_named_buffers:
-        if name not in known:
+        if name not in tensors:
             raise Error(
                 f"updatableNamedBuffers: the model has no buffer {name!r}; it has "
-                f"{', '.join(known) or 'none'}",
+                f"{', '.join(tensors) or 'none'}",
                 type="poptorch_cpp_error",
             )

@@ -39,9 +39,9 @@ _NARROWED = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
 def to_array(tensor: torch.Tensor) -> Array:
     """Return a tensor's values as an array, not copied if its type and layout allow it."""
     tensor = tensor.detach()
-    wanted = _DEVICE_TYPES.get(tensor.dtype)
-    if wanted is not None:
-        tensor = tensor.to(wanted)
+    dtype = _DEVICE_TYPES.get(tensor.dtype)
+    if dtype is not None:
+        tensor = tensor.to(dtype)
     array: Array = tensor.cpu().contiguous().numpy()
     return array
 
@@ -112,22 +112,22 @@ class LoadedModel:
             self.program = DeviceProgram(executable, effects)
         else:
             self.program = JointProgram(joint, captured.joined, captured.groups, effects)
-        buffers = {each.input: each.output for each in captured.state if each.buffer}
+        buffers = {state.input: state.output for state in captured.state if state.buffer}
         batching = make_batching(self.options)
         self.steps = Steps(
             self.program,
             batching,
             self._find_kinds(),
             State(buffers),
-            {each.input: each.output for each in captured.state if not each.buffer},
+            {state.input: state.output for state in captured.state if not state.buffer},
         )
         self.clock = counters.Clock.of(executable, batching.replicas)
-        known = {*self.program.weights, *buffers}
+        streamed = {*self.program.weights, *buffers}
         # Clones: a module may change its parameters in place.
         self._baked = {
             name: tensor.detach().clone()
             for name, tensor in iter_named_tensors(self.module)
-            if name not in known
+            if name not in streamed
         }
 
     def _find_kinds(self) -> dict[str, AnchorReturnType]:
@@ -187,7 +187,7 @@ class LoadedModel:
         Args:
             names: Names of the tensors to copy; None means all of them.
         """
-        given = {
+        arrays = {
             name: to_array(tensor)
             for name, tensor in iter_named_tensors(self.module)
             if names is None or name in names
@@ -195,12 +195,12 @@ class LoadedModel:
         weights = self.program.weights
         changed = {
             name: np.array(value, weights[name].dtype)
-            for name, value in given.items()
+            for name, value in arrays.items()
             if name in weights and not np.array_equal(weights[name], value)
         }
         with poplar_errors():
             self.program.set_weights(changed)
-        state = {name: value for name, value in given.items() if name in self.steps.state.outputs}
+        state = {name: value for name, value in arrays.items() if name in self.steps.state.outputs}
         self.steps.state.update(self._convert_state(state), self.steps.batching.replicas)
 
     def copy_to_host(self) -> None:

@@ -70,14 +70,14 @@ def custom_op(
         ValueError: If an attribute has a type that PopART does not have.
         Error: If nothing defines what the operator computes, or a number is no float of 32 bits.
     """
-    checked = {key: _check_attribute(key, each) for key, each in (attributes or {}).items()}
+    checked = {key: _check_attribute(key, value) for key, value in (attributes or {}).items()}
     body = _bodies.get((domain, name))
     if body is not None:
         result = body(*inputs, **checked)
         return list(result) if isinstance(result, (tuple, list)) else [result]
     if domain == CHIP_DOMAIN:
         return call_popart(list(inputs), name, list(example_outputs), checked)
-    defined = ", ".join(sorted(f"{each[0]}.{each[1]}" for each in _bodies)) or "none"
+    defined = ", ".join(sorted(map(".".join, _bodies))) or "none"
     raise Error(
         f"custom operator {domain}.{name}: libraries for the IPU hold machine code, which is not "
         "run here. Define what the operator computes with poptorch.register_custom_op_body "
