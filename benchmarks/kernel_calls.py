@@ -23,9 +23,9 @@ from simipu.numerics.convolution import Convolution
 from simipu.numerics.kernels import (
     CHAIN,
     KERNELS,
-    Kind,
+    KernelStep,
     Rounded,
-    Step,
+    StepKind,
     make_convolution,
     make_kernel,
     make_product,
@@ -42,7 +42,7 @@ FLAGS = {"nan_on_overflow": 0, "raises": 0}
 
 
 def _make_chain(source: str, result: str) -> onnx.NodeProto:
-    steps = [Step(Kind.MULTIPLY, Rounded.ROUNDED, number=1.0)]
+    steps = [KernelStep(StepKind.MULTIPLY, Rounded.ROUNDED, number=1.0)]
     return make_kernel(CHAIN, [source], result, steps, **FLAGS)
 
 

@@ -57,7 +57,7 @@ except BaseException as error:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineFinding:
     """Result of one check. `remedy` is empty unless a server lacks something; `optional` says what
     is missing but not required."""
 
@@ -72,9 +72,9 @@ class Finding:
         return self.remedy or self.optional or "ok"
 
 
-def examine() -> list[Finding]:
+def examine() -> list[MachineFinding]:
     """Check everything that the embedded server needs, without starting it."""
-    checks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], MachineFinding], ...] = (
         _examine_system,
         _examine_server,
         _examine_libpython,
@@ -83,12 +83,12 @@ def examine() -> list[Finding]:
     )
     return [
         *(check() for check in checks),
-        *(Finding(*check) for check in examine_limits()),
+        *(MachineFinding(*check) for check in examine_limits()),
         *(_examine_package(name) for name in PACKAGES),
     ]
 
 
-def examine_kernels() -> Finding:
+def examine_kernels() -> MachineFinding:
     """Report what computes half precision. A server does not need it: without it the same numbers
     take longer."""
     # Imported late: the supervisor calls `require` and must not load ONNX Runtime.
@@ -98,29 +98,31 @@ def examine_kernels() -> Finding:
     try:
         kernels = find_kernels()
     except LoadError as error:
-        return Finding("kernels", "not checked", str(error))
+        return MachineFinding("kernels", "not checked", str(error))
     reason = f": {kernels.reason}" if kernels.reason else ""
     slow = "" if kernels.are_there else "optional: without kernels the same numbers take longer"
-    return Finding("kernels", f"{kernels.instructions}{reason}", optional=slow)
+    return MachineFinding("kernels", f"{kernels.instructions}{reason}", optional=slow)
 
 
-def examine_package(name: str) -> Finding:
+def examine_package(name: str) -> MachineFinding:
     """Report which file `import popart` runs, of which distribution, what collides with it, and why
     the import fails, if it does. A real SDK has these packages, too: its `enable` script puts them
     on PYTHONPATH, and pip installs its wheels. A server needs none of them."""
     files = _find_files(name)
     if not files:
-        return Finding(name, "not installed", optional="optional")
+        return MachineFinding(name, "not installed", optional="optional")
     owners = _find_distributions(name)
     imported, *others = files
     description = f"{imported} ({_name_owner(imported, owners)})"
     if others:
         description = f"{description}; it shadows {', '.join(map(str, others))}"
     if len(owners) <= 1:
-        return Finding(name, description, optional=_find_import_error(name))
+        return MachineFinding(name, description, optional=_find_import_error(name))
     names = " ".join(sorted(owner.name for owner in owners))
     remedy = "two distributions have overwritten each other's files: pip uninstall"
-    return Finding(name, description, f"{remedy} {names}, then install the one that you need")
+    return MachineFinding(
+        name, description, f"{remedy} {names}, then install the one that you need"
+    )
 
 
 def _find_import_error(name: str) -> str:
@@ -180,30 +182,32 @@ def require() -> None:
         )
 
 
-def _examine_system() -> Finding:
+def _examine_system() -> MachineFinding:
     library, version = platform.libc_ver()
     subject = "system"
     description = (
         f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
     )
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return Finding(subject, description, "the embedded Triton server requires Linux on x86_64")
+        return MachineFinding(
+            subject, description, "the embedded Triton server requires Linux on x86_64"
+        )
     if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
         remedy = "requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later"
-        return Finding(subject, description, f"the embedded Triton server {remedy}")
-    return Finding(subject, description)
+        return MachineFinding(subject, description, f"the embedded Triton server {remedy}")
+    return MachineFinding(subject, description)
 
 
-def _examine_server() -> Finding:
+def _examine_server() -> MachineFinding:
     try:
         triton = find_triton()
         find_stub(triton)
     except ServerError as error:
-        return Finding("tritonserver", "missing", str(error))
-    return Finding("tritonserver", str(triton / "bin" / "tritonserver"))
+        return MachineFinding("tritonserver", "missing", str(error))
+    return MachineFinding("tritonserver", str(triton / "bin" / "tritonserver"))
 
 
-def _examine_libpython() -> Finding:
+def _examine_libpython() -> MachineFinding:
     """Check for libpython, which the stub links (its 3.13 build brings its own). Without it the
     server would hang at the first load."""
     subject = "libpython"
@@ -217,7 +221,7 @@ def _examine_libpython() -> Finding:
         triton = find_triton()
         stub = find_stub(triton)
     except ServerError:
-        return Finding(subject, "not checked: no server")
+        return MachineFinding(subject, "not checked: no server")
     environment = make_environment(Path(sys.executable).parent, triton)
     try:
         linked = subprocess.run(
@@ -229,42 +233,44 @@ def _examine_libpython() -> Finding:
             timeout=LDD_SECONDS,
         ).stdout
     except subprocess.TimeoutExpired:
-        return Finding(subject, f"not checked: ldd took longer than {LDD_SECONDS} s")
+        return MachineFinding(subject, f"not checked: ldd took longer than {LDD_SECONDS} s")
     except FileNotFoundError:
         library_path = ctypes.util.find_library(python)
-        return Finding(subject, library_path or f"{name} not found", "" if library_path else remedy)
+        return MachineFinding(
+            subject, library_path or f"{name} not found", "" if library_path else remedy
+        )
     missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
     if missing:
-        return Finding(subject, f"{', '.join(missing)} not found", remedy)
-    return Finding(subject, "all libraries of the stub were found")
+        return MachineFinding(subject, f"{', '.join(missing)} not found", remedy)
+    return MachineFinding(subject, "all libraries of the stub were found")
 
 
-def _examine_shared_memory() -> Finding:
+def _examine_shared_memory() -> MachineFinding:
     try:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
         remedy = "Triton's Python backends require it: mount a tmpfs there"
-        return Finding(str(SHARED_MEMORY), str(error), remedy)
+        return MachineFinding(str(SHARED_MEMORY), str(error), remedy)
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = f"enlarge it to at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
     if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
         remedy = "Triton's Python backends require write access: mount a tmpfs of mode 1777 there"
-        return Finding(str(SHARED_MEMORY), "not writable", remedy)
+        return MachineFinding(str(SHARED_MEMORY), "not writable", remedy)
     is_enough = free >= MIN_SHARED_MIB
-    return Finding(str(SHARED_MEMORY), f"{free} MiB free", "" if is_enough else remedy)
+    return MachineFinding(str(SHARED_MEMORY), f"{free} MiB free", "" if is_enough else remedy)
 
 
-def _examine_backend() -> Finding:
+def _examine_backend() -> MachineFinding:
     try:
-        return Finding("backend", str(backend_file()))
+        return MachineFinding("backend", str(backend_file()))
     except ServerError as error:
-        return Finding("backend", "missing", str(error))
+        return MachineFinding("backend", "missing", str(error))
 
 
-def _examine_package(name: str) -> Finding:
+def _examine_package(name: str) -> MachineFinding:
     try:
         version = importlib.metadata.version(name)
         old = name != "numpy" or version.startswith("1.")
-        return Finding(name, version if old else f"{version} ({NUMPY_2})")
+        return MachineFinding(name, version if old else f"{version} ({NUMPY_2})")
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "missing", f"pip install {name}")
+        return MachineFinding(name, "missing", f"pip install {name}")

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Trial(Generic[Candidate, Result]):
+class Attempt(Generic[Candidate, Result]):
     """Candidate that was tried; without a result the reason why there is none."""
 
     candidate: Candidate
@@ -43,7 +43,7 @@ class Trials(Generic[Candidate, Result]):
         known: Iterable[tuple[Candidate, Result]] = (),
     ) -> None:
         self._attempt, self._error = attempt, error
-        self.made = [Trial(*pair) for pair in known]
+        self.made = [Attempt(*pair) for pair in known]
         self._last, self._deadline = len(self.made) + limit, deadline
 
     @property
@@ -52,13 +52,13 @@ class Trials(Generic[Candidate, Result]):
         is_over = len(self.made) >= self._last or time.monotonic() > self._deadline
         return bool(self.made) and is_over
 
-    def run(self, candidate: Candidate) -> Trial[Candidate, Result] | None:
+    def run(self, candidate: Candidate) -> Attempt[Candidate, Result] | None:
         """Return the trial of a candidate, which is made unless it was before; None if the budget
         is spent."""
         # Not by hash: settings of a profile hold mappings.
         trial = next((trial for trial in self.made if trial.candidate == candidate), None)
         if trial is None and not self.is_spent:
-            trial = Trial(candidate)
+            trial = Attempt(candidate)
             self.made.append(trial)
             try:
                 trial.result = self._attempt(candidate)

@@ -213,7 +213,7 @@ def test_wrong_calls_are_status_2(arguments, said, tmp_path, monkeypatch, capsys
 
 
 def test_doctor_shows_what_it_found_as_it_is_and_whole(monkeypatch, capsys):
-    finding = doctor.Finding(
+    finding = doctor.MachineFinding(
         "tritonserver", EVIL, f"install the extra [server], {'or not ' * 40}[/bold]"
     )
     monkeypatch.setattr(doctor, "examine", lambda: [finding])

@@ -14,14 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 from poplar_triton import cli, doctor
-from poplar_triton.doctor import Finding
+from poplar_triton.doctor import MachineFinding
 from poplar_triton.errors import ServerError
 from poplar_triton.serving import installation
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def find(subject: str) -> Finding:
+def find(subject: str) -> MachineFinding:
     (found,) = (finding for finding in doctor.examine() if finding.subject == subject)
     return found
 
@@ -96,8 +96,8 @@ def test_without_a_server_its_libraries_are_not_looked_for(monkeypatch):
         raise ServerError("install it")
 
     monkeypatch.setattr(doctor, "find_triton", missing)
-    assert find("tritonserver") == Finding("tritonserver", "missing", "install it")
-    assert find("libpython") == Finding("libpython", "not checked: no server")
+    assert find("tritonserver") == MachineFinding("tritonserver", "missing", "install it")
+    assert find("libpython") == MachineFinding("libpython", "not checked: no server")
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_libraries_that_the_stub_lacks_are_named(ldd):
     assert found.found == "liba.so.1, libpython.so not found"
     assert found.remedy.startswith(REMEDY)
     ldd("\tlibc.so.6 => /lib/libc.so.6 (0x1)\n")
-    assert find("libpython") == Finding("libpython", "all libraries of the stub were found")
+    assert find("libpython") == MachineFinding("libpython", "all libraries of the stub were found")
 
 
 @pytest.mark.parametrize("library", ["libpython.so.1.0", None])
@@ -148,7 +148,7 @@ def test_shared_memory_below_what_docker_gives_is_too_little(monkeypatch):
     monkeypatch.setattr(
         os, "statvfs", lambda _: SimpleNamespace(f_bavail=(64 << 8) - 1, f_frsize=4096)
     )
-    assert find("/dev/shm") == Finding(
+    assert find("/dev/shm") == MachineFinding(
         "/dev/shm", "63 MiB free", "enlarge it to at least 64 MiB (docker: --shm-size=1g)"
     )
 
@@ -168,7 +168,7 @@ def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_pat
     monkeypatch.setattr(
         installation, "__file__", str(tmp_path / "poplar_triton" / "serving" / "installation.py")
     )
-    assert find("no-such-package") == Finding(
+    assert find("no-such-package") == MachineFinding(
         "no-such-package", "missing", "pip install no-such-package"
     )
     path = tmp_path / "poplar" / "model.py"
@@ -178,7 +178,11 @@ def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_pat
 
 @pytest.fixture
 def lacking(monkeypatch) -> Callable[[], None]:
-    findings = [Finding("a", "1"), Finding("b", "none", "get b"), Finding("c", "old", "get c")]
+    findings = [
+        MachineFinding("a", "1"),
+        MachineFinding("b", "none", "get b"),
+        MachineFinding("c", "old", "get c"),
+    ]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
 
 
@@ -193,11 +197,11 @@ def test_nothing_is_served_without_what_is_needed(lacking, command, repository, 
 def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
     lacking, capsys, monkeypatch
 ):
-    monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
+    monkeypatch.setattr(doctor, "examine_kernels", lambda: MachineFinding("kernels", "portable"))
     monkeypatch.setattr(
         doctor,
         "examine_package",
-        lambda name: Finding(name, "ours", optional="no torch" * (name == "poptorch")),
+        lambda name: MachineFinding(name, "ours", optional="no torch" * (name == "poptorch")),
     )
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
@@ -225,7 +229,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["popdist", "ours", "ok"],
         ["pva", "ours", "ok"],
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
+    monkeypatch.setattr(doctor, "examine", lambda: [MachineFinding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
 
 
@@ -293,7 +297,7 @@ def test_it_says_which_package_shadows_the_other_when_an_sdk_is_enabled(
     folders = [str(tmp_path), str(ROOMS)]
     path_without_rooms[:0] = folders if sdk_first else folders[::-1]
     sdk_found, own_found = f"{sdk} ({package} 3.3.0+7858)", f"{own} (of no distribution)"
-    assert doctor.examine_package(package) == Finding(
+    assert doctor.examine_package(package) == MachineFinding(
         package, f"{sdk_found}; it shadows {own}" if sdk_first else f"{own_found}; it shadows {sdk}"
     )
 
@@ -303,14 +307,14 @@ def test_it_names_only_its_own_package_where_there_is_no_sdk(path_without_rooms,
     path_without_rooms.append(str(ROOMS))
     own = ROOMS / package / "__init__.py"
     assert own.is_file()
-    assert doctor.examine_package(package) == Finding(package, f"{own} (of no distribution)")
+    assert doctor.examine_package(package) == MachineFinding(package, f"{own} (of no distribution)")
 
 
 def test_it_names_the_distribution_of_an_editable_installation(tmp_path, path_without_rooms):
     own = install(tmp_path, "popart", "3.4.0+sim.0.2.0", "popart", origin=ROOMS.as_uri())
     path_without_rooms[:0] = [str(tmp_path), str(ROOMS)]
     found = doctor.examine_package("popart")
-    assert found == Finding("popart", f"{own} (popart 3.4.0+sim.0.2.0)")
+    assert found == MachineFinding("popart", f"{own} (popart 3.4.0+sim.0.2.0)")
 
 
 def test_two_distributions_with_the_same_package_have_to_be_uninstalled(
@@ -327,7 +331,7 @@ def test_two_distributions_with_the_same_package_have_to_be_uninstalled(
 
 def test_a_package_that_is_nowhere_is_reported_without_a_remedy(path_without_rooms, monkeypatch):
     monkeypatch.setattr(doctor, "_ROOMS", Path("/nowhere"))
-    assert doctor.examine_package("popdist") == Finding(
+    assert doctor.examine_package("popdist") == MachineFinding(
         "popdist", "not installed", optional="optional"
     )
 

@@ -24,13 +24,13 @@ from poplar_triton.tfserving.models import (
     Servable,
     ServingError,
     Signature,
-    State,
     TensorSpec,
+    VersionState,
     VersionStatus,
 )
 from poplar_triton.tfserving.rest import RestLimits, make_application, make_runner
 from poplar_triton.tfserving.rest_bodies import BodyLimits
-from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.settings import ServerSettings
 from poplar_triton.tfserving.worker import ConnectionLimit
 
 from popef._tools.arrays import Array
@@ -97,7 +97,7 @@ class FakeModels:
             raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {spec.name}")
         is_chosen = spec.version is not None or spec.label is not None
         servables = [self._find(spec)] if is_chosen else self.versions[spec.name]
-        return [VersionStatus(servable.version, State.AVAILABLE) for servable in servables]
+        return [VersionStatus(servable.version, VersionState.AVAILABLE) for servable in servables]
 
     def _find(self, spec: ModelSpec) -> FakeServable:
         if spec.label is not None and spec.label not in self.labels:
@@ -207,7 +207,7 @@ def serve(
 
     async def run() -> None:
         application = make_application(
-            models, Settings(sources=(), **settings), counters, limits=limits
+            models, ServerSettings(sources=(), **settings), counters, limits=limits
         )
         runner = make_runner(application, count_malformed=counters.count_malformed)
         await runner.setup()

@@ -21,7 +21,7 @@ from popart.builder.opsets import (
     Opset,
     find_class,
 )
-from popart.builder.placement import Placement
+from popart.builder.placement import BuilderPlacement
 from popart.debugcontext import DebugContext
 from popart.enums import RecomputeType
 from popart.errors import popart_exception
@@ -74,7 +74,7 @@ _CUSTOM = (
 _VERSION_PREFIX = "aiOnnxOpset"
 
 
-class Builder(Placement):
+class Builder(BuilderPlacement):
     """Builder of an ONNX model.
 
     Operators of ONNX are methods of `aiOnnx` (opset 10) or `aiOnnxOpset6` to `aiOnnxOpset11`; the

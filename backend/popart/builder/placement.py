@@ -50,7 +50,7 @@ _KINDS: Mapping[str, tuple[int, str, Callable[[Any], Any]]] = {
 Names = str | Collection[str]
 
 
-class Placement:
+class BuilderPlacement:
     """Attributes of the nodes of a builder's graph."""
 
     _graph: GraphBuilder

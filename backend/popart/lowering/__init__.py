@@ -13,13 +13,13 @@ from popart.lowering.replicas import (
     has_collectives,
     join_replicas,
 )
-from popart.lowering.whole_model import Lowered, LoweringOptions, infer_tensors, lower
+from popart.lowering.whole_model import LoweredModel, LoweringOptions, infer_tensors, lower
 
 __all__ = [
     "Effect",
     "EffectKind",
     "Joined",
-    "Lowered",
+    "LoweredModel",
     "LoweringOptions",
     "SplitWeight",
     "drop_marks",

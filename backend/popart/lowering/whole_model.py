@@ -73,7 +73,7 @@ class LoweringOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredModel:
     """Model that poprt's compiler takes, and what PopART knows of its tensors."""
 
     model: onnx.ModelProto
@@ -96,7 +96,7 @@ def lower(
     input_infos: Mapping[str, TensorInfo] | None = None,
     options: LoweringOptions | None = None,
     check_graph: Callable[[], None] = lambda: None,
-) -> Lowered:
+) -> LoweredModel:
     """Lower a model.
 
     Args:
@@ -130,7 +130,7 @@ def lower(
         name: _info(tensor) for name, tensor in graph.tensors.items() if name not in graph.effects
     }
     read_inputs = {value.name for value in lowered.graph.input}
-    return Lowered(
+    return LoweredModel(
         model=lowered,
         tensors=tensors,
         inputs={name: tensors[name] for name in inputs if name in read_inputs},

@@ -9,7 +9,7 @@ from onnxgraph import iter_nodes
 
 from popart.enums import DataType, ReplicatedStreamMode
 from popart.errors import popart_exception, poplar_exception
-from popart.lowering import Lowered
+from popart.lowering import LoweredModel
 from popart.options.session_options import SessionOptions
 
 _STREAM_MODE: Final = "__replicated_stream_mode/"
@@ -105,7 +105,7 @@ def check_engine_options(options: SessionOptions) -> None:
             )
 
 
-def check_convolution_options(options: SessionOptions, lowered: Lowered) -> None:
+def check_convolution_options(options: SessionOptions, lowered: LoweredModel) -> None:
     """Check the names of options that go to the library of convolutions.
 
     Args:
@@ -156,7 +156,7 @@ def find_broadcast_inputs(model: onnx.ModelProto) -> frozenset[str]:
     )
 
 
-def check_device_types(lowered: Lowered, options: SessionOptions) -> None:
+def check_device_types(lowered: LoweredModel, options: SessionOptions) -> None:
     """Check that the chip has the types of a model's tensors and operators.
 
     Args:

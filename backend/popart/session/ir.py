@@ -15,7 +15,7 @@ from popart.errors import OutOfMemoryException, popart_exception
 from popart.lowering import (
     EffectKind,
     Joined,
-    Lowered,
+    LoweredModel,
     LoweringOptions,
     SplitWeight,
     drop_marks,
@@ -57,7 +57,7 @@ class Ir:
     """Number of batches of a step."""
     num_ipus: int
     """Number of IPUs of a replica."""
-    lowered: Lowered
+    lowered: LoweredModel
     compiled: Compiled
     """Program of one replica, whose time and memory are modelled."""
     split: dict[str, ReplicaGrouping] = field(default_factory=dict)
@@ -223,7 +223,7 @@ def _lower(
     options: SessionOptions,
     split: dict[str, ReplicaGrouping],
     check_graph: Callable[[], None],
-) -> Lowered:
+) -> LoweredModel:
     lowered = lower(
         bring_weights_in(take_first_group(model, split)),
         flow.anchors(),
@@ -247,7 +247,7 @@ def _lower(
 
 def _join(
     model: onnx.ModelProto,
-    lowered: Lowered,
+    lowered: LoweredModel,
     options: SessionOptions,
     split: dict[str, ReplicaGrouping],
 ) -> Joined | None:
@@ -266,7 +266,7 @@ def _join(
     return joined
 
 
-def _find_updated(lowered: Lowered) -> str:
+def _find_updated(lowered: LoweredModel) -> str:
     effects = lowered.effects.values()
     return next((effect.target for effect in effects if effect.kind is EffectKind.UPDATE), "")
 

@@ -14,7 +14,7 @@ from simipu import Stream
 from popart.dataflow import AnchorReturnType, DataFlow
 from popart.enums import AnchorReturnTypeId, SyntheticDataMode
 from popart.errors import popart_exception, popart_runtime_error
-from popart.lowering import Lowered
+from popart.lowering import LoweredModel
 from popart.session.program import DeviceProgram
 from popart.session.replication import JointProgram
 from popart.session.runner import Output, run_step
@@ -66,7 +66,7 @@ class Step:
     flow: DataFlow
     batches: int
     replicas: int
-    lowered: Lowered
+    lowered: LoweredModel
     broadcast: frozenset[str]
     """Inputs that are given once for all replicas."""
     model_inputs: Sequence[str]

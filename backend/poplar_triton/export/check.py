@@ -15,7 +15,7 @@ from simipu import RunError, read_static
 
 from popef._tools.arrays import Array
 from poplar_triton.errors import ExportError
-from poplar_triton.export.source import Port, Source
+from poplar_triton.export.source import ExportSource, Port
 
 Answers = dict[str, Array]
 Run = Callable[[Answers], Answers]
@@ -60,7 +60,7 @@ class AnswerComparison:
     served: AnswerDifference | None
 
 
-def compare(source: Source, engine: str, run: Run, numerics: str) -> AnswerComparison:
+def compare(source: ExportSource, engine: str, run: Run, numerics: str) -> AnswerComparison:
     """Compare an exported model on generated requests.
 
     Raises ExportError if an answer differs by more than the engines' order of additions explains,
@@ -105,7 +105,7 @@ def run_onnx(engine: str, run: Run, request: Answers) -> Answers:
         raise ExportError(f"{engine} cannot run the exported model: {error}") from error
 
 
-def iter_requests(source: Source) -> Iterator[Answers]:
+def iter_requests(source: ExportSource) -> Iterator[Answers]:
     """Yield requests as clients send them: whole batches, and if possible one row, and one more
     than a batch."""
     program, batch = source.program, source.program.batch_size
@@ -133,7 +133,7 @@ def iter_requests(source: Source) -> Iterator[Answers]:
             }
 
 
-def _is_accepted(source: Source, feeds: Mapping[str, Array]) -> bool:
+def _is_accepted(source: ExportSource, feeds: Mapping[str, Array]) -> bool:
     """Return whether the model computes inputs: random indices may lie outside of a table that
     another input selects."""
     request = {port.name: _to_wire(port, feeds[port.stream.tensor]) for port in source.inputs}
@@ -156,7 +156,7 @@ def _sizes(shape: tuple[int, ...], value: Array) -> tuple[int, ...]:
     return shape if value.size else tuple(max(0, size) for size in shape)
 
 
-def _answer(source: Source, session: Session, request: Mapping[str, Array]) -> Answers:
+def _answer(source: ExportSource, session: Session, request: Mapping[str, Array]) -> Answers:
     """Return this project's answers to a request, in the shapes of the graph."""
     batched = bool(source.program.batch_size)
     rows = {}
@@ -173,7 +173,7 @@ def _answer(source: Source, session: Session, request: Mapping[str, Array]) -> A
 
 
 def _measure(
-    source: Source, session: Session, requests: list[Answers], answers: list[Answers]
+    source: ExportSource, session: Session, requests: list[Answers], answers: list[Answers]
 ) -> AnswerDifference:
     difference = AnswerDifference(dict.fromkeys((port.name for port in source.outputs), 0.0))
     for request, answer in zip(requests, answers, strict=True):
@@ -194,7 +194,7 @@ def _measure(
     return difference
 
 
-def count_rows(source: Source, request: Mapping[str, Array]) -> int:
+def count_rows(source: ExportSource, request: Mapping[str, Array]) -> int:
     """Return the number of rows of a request; 1 for a model without a batch."""
     port = next(iter(source.inputs), None)
     if port is None or not source.program.batch_size:

@@ -32,7 +32,7 @@ from poplar_triton.export.settings import (
     ExportedConfig,
     make_settings,
 )
-from poplar_triton.export.source import Source, open_source
+from poplar_triton.export.source import ExportSource, open_source
 
 EXAMPLES = (
     "poplar-triton export models/magika leaving/magika --to onnxruntime",
@@ -127,7 +127,7 @@ def _check_output(output: Path, to: str, *, force: bool) -> None:
         )
 
 
-def _export(options: argparse.Namespace, source: Source, scratch: Path) -> Export:
+def _export(options: argparse.Namespace, source: ExportSource, scratch: Path) -> Export:
     """Write everything into the scratch folder, compare, and move it to the output."""
     done, to, output = Export(), options.to, options.output.absolute()
     settings = None
@@ -199,7 +199,7 @@ def _place_settings(settings: ExportedConfig, scratch: Path, output: Path, done:
     _place(scratch, output, {_CONFIG: ""}, done)
 
 
-def _tell(options: argparse.Namespace, source: Source, done: Export) -> None:
+def _tell(options: argparse.Namespace, source: ExportSource, done: Export) -> None:
     if options.json:
         print(json.dumps(_as_json(source, done), indent=2))
         return
@@ -207,7 +207,7 @@ def _tell(options: argparse.Namespace, source: Source, done: Export) -> None:
         print_line(line)
 
 
-def _iter_lines(source: Source, done: Export) -> Iterator[str]:
+def _iter_lines(source: ExportSource, done: Export) -> Iterator[str]:
     for file, what in done.files.items():
         yield f"wrote {file} ({what})"
     yield from (f"left out: {entry}" for entry in done.left_out)
@@ -234,7 +234,7 @@ def _describe(difference: float) -> str:
     return f"differs by {difference:.2g} of an output's largest value from"
 
 
-def _as_json(source: Source, done: Export) -> dict[str, Any]:
+def _as_json(source: ExportSource, done: Export) -> dict[str, Any]:
     comparison = None
     if done.comparison is not None:
         same, served = done.comparison.same, done.comparison.served

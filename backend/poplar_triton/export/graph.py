@@ -36,7 +36,7 @@ from triton_poplar.sessions import make_graph_options
 
 from popef._tools.text import escape
 from poplar_triton.errors import ExportError
-from poplar_triton.export.source import ROWS, Source
+from poplar_triton.export.source import ROWS, ExportSource
 
 EXACT, FAST = "exact", "fast"
 ORT_DOMAIN = "com.microsoft"
@@ -45,7 +45,9 @@ _ROWS_NAME = "rows"
 _MAX_NAMED = 5
 
 
-def make_exported(source: Source, numerics: str, domains: Iterable[str] = ()) -> onnx.ModelProto:
+def make_exported(
+    source: ExportSource, numerics: str, domains: Iterable[str] = ()
+) -> onnx.ModelProto:
     """Return the model as ONNX with its weights inside.
 
     Its operators are those of the standard, and of `domains`. Raises ExportError that names the
@@ -94,7 +96,7 @@ def _check_operators(model: onnx.ModelProto, allowed: Iterable[str], name: str) 
         )
 
 
-def _settle_ports(graph: onnx.GraphProto, source: Source) -> None:
+def _settle_ports(graph: onnx.GraphProto, source: ExportSource) -> None:
     """Give the graph's inputs and outputs the names and shapes of requests."""
     ports = (*source.inputs, *source.outputs)
     reshaped = [port for port in ports if port.shape != port.wire_shape]

@@ -12,7 +12,7 @@ from triton_poplar.parameters import OWN_PARAMETERS
 
 from popef._tools.text import escape
 from poplar_triton.errors import ExportError
-from poplar_triton.export.source import Source
+from poplar_triton.export.source import ExportSource
 
 ONNXRUNTIME, OPENVINO, ONNX = "onnxruntime", "openvino", "onnx"
 BACKENDS = (ONNXRUNTIME, OPENVINO)
@@ -54,7 +54,7 @@ class ExportedConfig:
 
 
 def make_settings(
-    source: Source, name: str, backend: str, max_batch_size: int | None
+    source: ExportSource, name: str, backend: str, max_batch_size: int | None
 ) -> ExportedConfig:
     """Return the configuration of the model called `name` for a backend, with at most
     `max_batch_size` rows in a call (None: as today).
@@ -84,7 +84,7 @@ def make_settings(
     return settings
 
 
-def _find_batch_size(source: Source, backend: str, requested: int | None) -> int:
+def _find_batch_size(source: ExportSource, backend: str, requested: int | None) -> int:
     """Return max_batch_size. The openvino backend computes exactly that many rows in a call, so
     there the batch is an axis of any size in dims. A graph of whole batches has it in dims, too."""
     today = int(source.config.max_batch_size)
@@ -112,7 +112,7 @@ def _keep_fields(settings: ExportedConfig, original: ModelConfig, *, holds_rows:
             getattr(settings.config, name).update(value)
 
 
-def _add_parameters(settings: ExportedConfig, source: Source, backend: str) -> None:
+def _add_parameters(settings: ExportedConfig, source: ExportSource, backend: str) -> None:
     own = OWN_PARAMETERS - _ORT_PARAMETERS
     for name, value in sorted(source.parameters.items()):
         if name == "sim_threads" and value.strip() not in ("", "0"):
@@ -125,7 +125,9 @@ def _add_parameters(settings: ExportedConfig, source: Source, backend: str) -> N
             settings.config.parameters[name].string_value = value
 
 
-def _adapt(settings: ExportedConfig, source: Source, backend: str, *, holds_rows: bool) -> None:
+def _adapt(
+    settings: ExportedConfig, source: ExportSource, backend: str, *, holds_rows: bool
+) -> None:
     """Adapt fields whose meaning depends on the backend or on where the rows lie."""
     config = settings.config
     if backend == OPENVINO:

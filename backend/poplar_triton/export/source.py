@@ -44,7 +44,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """Model that can be exported: one main program of any number of rows, or of whole batches."""
 
     folder: Path | None
@@ -90,7 +90,7 @@ class Source:
         return load_session(ModelState(config, self.state.version_folder))
 
 
-def open_source(path: Path) -> Source:
+def open_source(path: Path) -> ExportSource:
     """Open a model folder, of which the newest version counts, or a PopEF file.
 
     Raises ExportError for a model that has no counterpart in ONNX, ModelConfigError and others for
@@ -104,7 +104,7 @@ def open_source(path: Path) -> Source:
     program = _find_program(state, session)
     message = ParseDict(config, new_config(), ignore_unknown_fields=True)
     inputs, outputs = (tuple(_iter_ports(message, kind, state, session, program)) for kind in KINDS)
-    return Source(folder, version, message, state, session, program, inputs, outputs)
+    return ExportSource(folder, version, message, state, session, program, inputs, outputs)
 
 
 def _find_model(path: Path) -> tuple[Path | None, int, dict[str, Any], Path]:

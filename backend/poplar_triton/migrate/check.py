@@ -29,7 +29,7 @@ from poplar_triton.export.check import (
     open_onnx,
     run_onnx,
 )
-from poplar_triton.export.source import ROWS, Port, Source, open_source
+from poplar_triton.export.source import ROWS, ExportSource, Port, open_source
 from poplar_triton.migrate.verdicts import Judged
 from poplar_triton.serving.server import TritonServer
 
@@ -68,7 +68,7 @@ class Checked:
 class _Reference:
     """The graph of a model, computed by ONNX Runtime in fp32, in batches of the compiled size."""
 
-    def __init__(self, source: Source, file: Path) -> None:
+    def __init__(self, source: ExportSource, file: Path) -> None:
         self._source = source
         model = read_model(file)
         self._types = {
@@ -114,7 +114,7 @@ def _to_graph(port: Port, value: Array) -> Array:
     )
 
 
-def _count_rows(source: Source, feeds: Mapping[str, Array]) -> int:
+def _count_rows(source: ExportSource, feeds: Mapping[str, Array]) -> int:
     port = source.inputs[0]
     return int(feeds[port.stream.tensor].shape[port.stream.batch_axis])
 
@@ -164,7 +164,7 @@ def _check_model(client: httpclient.InferenceServerClient, folder: Path) -> Iter
             yield Checked(name, rows, kind, str(error), False)
 
 
-def _takes(source: Source, rows: int) -> bool:
+def _takes(source: ExportSource, rows: int) -> bool:
     """Return whether the model's configuration allows a request of so many rows."""
     if source.config.max_batch_size:
         return rows <= int(source.config.max_batch_size)
@@ -173,7 +173,7 @@ def _takes(source: Source, rows: int) -> bool:
 
 def _compare_all(
     client: httpclient.InferenceServerClient,
-    source: Source,
+    source: ExportSource,
     reference: _Reference | None,
     requests: Sequence[Mapping[str, Array]],
     limit: float,
@@ -188,13 +188,13 @@ def _compare_all(
     return "answered" if reference is None else f"right, within {worst:.1g}"
 
 
-def _is_half(source: Source) -> bool:
+def _is_half(source: ExportSource) -> bool:
     streams = {np.dtype(port.stream.dtype) for port in (*source.inputs, *source.outputs)}
     return source.is_narrow or np.dtype(np.float16) in streams
 
 
 def _ask(
-    client: httpclient.InferenceServerClient, source: Source, request: Mapping[str, Array]
+    client: httpclient.InferenceServerClient, source: ExportSource, request: Mapping[str, Array]
 ) -> dict[str, Array]:
     inputs = []
     for name, array in request.items():

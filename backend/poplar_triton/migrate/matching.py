@@ -33,7 +33,7 @@ class Sureness(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class ModelMatch:
     """A source model for a model. `renames` has the anchor of each input and output of the graph
     whose name differs from those that the model knows; `differences` says what differs or was
     assumed. `fits` tells whether each anchor has its tensor and the other way round."""
@@ -58,13 +58,13 @@ class _AnchorPairs:
     is_whole: bool = True
 
 
-def find_matches(model: FoundModel, graphs: Iterable[SourceModel]) -> list[Match]:
+def find_matches(model: FoundModel, graphs: Iterable[SourceModel]) -> list[ModelMatch]:
     """Return the source models that may have become this model, the best first."""
     matches = [match for graph in graphs if (match := _match(model, graph)) is not None]
     return sorted(matches, key=lambda match: (-match.score, str(match.graph.path)))
 
 
-def _match(model: FoundModel, graph: SourceModel) -> Match | None:
+def _match(model: FoundModel, graph: SourceModel) -> ModelMatch | None:
     share = _compare_weights(model, graph)
     is_titled = model.name.lower() in str(graph.path).lower()
     if not graph.has_signature:
@@ -73,7 +73,7 @@ def _match(model: FoundModel, graph: SourceModel) -> Match | None:
         remarks = ["its inputs and outputs are only in its code"]
         remarks += [] if share is not None else ["nothing but its path's name says that it fits"]
         score = _WEIGHTS * (share or 0) + _TITLE * is_titled
-        return Match(graph, score, Sureness.POSSIBLE, False, {}, tuple(remarks))
+        return ModelMatch(graph, score, Sureness.POSSIBLE, False, {}, tuple(remarks))
     pairs = [
         _pair(kind, mine, theirs)
         for kind, mine, theirs in (
@@ -102,7 +102,7 @@ def _match(model: FoundModel, graph: SourceModel) -> Match | None:
     score = _NAMES * num_named / total + _SHAPES * fitting / total + _TITLE * is_titled
     score += _WEIGHTS * (0.5 if share is None else share)
     renames = {old: new for pair in pairs for old, new in pair.renames.items()}
-    return Match(graph, score, sureness, fits, renames, tuple(differences))
+    return ModelMatch(graph, score, sureness, fits, renames, tuple(differences))
 
 
 def _pair(

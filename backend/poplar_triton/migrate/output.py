@@ -13,7 +13,7 @@ from rich.console import Console
 from popef._tools.text import escape
 from poplar_triton.migrate.check import Checked
 from poplar_triton.migrate.graphs import SourceModel
-from poplar_triton.migrate.matching import Match
+from poplar_triton.migrate.matching import ModelMatch
 from poplar_triton.migrate.repository import FoundModel, TensorDescription
 from poplar_triton.migrate.verdicts import Judged
 from poplar_triton.profile.report import make_page
@@ -142,7 +142,7 @@ def _encode_tensor(tensor: TensorDescription) -> dict[str, Any]:
     }
 
 
-def _encode_match(match: Match) -> dict[str, Any]:
+def _encode_match(match: ModelMatch) -> dict[str, Any]:
     return {
         "path": str(match.graph.path),
         "kind": match.graph.kind.value,

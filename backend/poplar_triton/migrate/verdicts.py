@@ -24,7 +24,7 @@ from triton_poplar.model_state import ModelState
 from triton_poplar.sessions import load_first, load_session, make_graph_options, open_session
 
 from poplar_triton.migrate.graphs import Graphs, SourceKind, SourceModel
-from poplar_triton.migrate.matching import Match, find_matches
+from poplar_triton.migrate.matching import ModelMatch, find_matches
 from poplar_triton.migrate.repository import FoundModel, TensorDescription, open_state
 
 GRAPH_FILE, DATA_FILE = "graph.onnx", "graph.onnx.data"
@@ -60,9 +60,9 @@ class Judged:
     found: FoundModel
     verdict: Verdict
     todo: str = ""
-    match: Match | None = None
+    match: ModelMatch | None = None
     graph: Path | None = None
-    matches: Sequence[Match] = ()
+    matches: Sequence[ModelMatch] = ()
     seconds: float | None = None
     fits: bool | None = None
     warnings: list[str] = field(default_factory=list)
@@ -161,7 +161,7 @@ def _fits(session: Session) -> bool | None:
     return profile.estimate.fits
 
 
-def _make_graph(match: Match, folder: Path) -> Path:
+def _make_graph(match: ModelMatch, folder: Path) -> Path:
     """Return the graph's file, or a copy in `folder` whose inputs and outputs have the names of the
     anchors."""
     if not match.renames:
@@ -171,7 +171,7 @@ def _make_graph(match: Match, folder: Path) -> Path:
     return folder / GRAPH_FILE
 
 
-def write_copy(match: Match, folder: Path) -> None:
+def write_copy(match: ModelMatch, folder: Path) -> None:
     """Write the graph into a folder, with the anchors' names for its inputs and outputs."""
     model = read_model(match.graph.path)
     _rename(model, match.renames)
@@ -216,7 +216,7 @@ def describe_need(model: FoundModel) -> str:
     return f"give an ONNX graph with inputs {inputs}, with outputs {outputs}{weights}"
 
 
-def _advise(model: FoundModel, match: Match) -> str:
+def _advise(model: FoundModel, match: ModelMatch) -> str:
     """Return the command line that compiles the model again, or what to do before."""
     path = match.graph.path
     if match.graph.kind is SourceKind.PYTORCH:

@@ -23,7 +23,7 @@ _Values: TypeAlias = "float | Mapping[str, float] | Mapping[tuple[str, str], flo
 """Value of a metric without labels, or the values by their label or labels."""
 
 
-class Phase(Enum):
+class ServerPhase(Enum):
     """Phase of the server, with the reason for which it is not ready; "" if it may be ready."""
 
     STARTING = "tritonserver is starting"
@@ -33,7 +33,7 @@ class Phase(Enum):
     ENDED = "tritonserver has ended"
 
 
-_WATCHED = (Phase.STARTING, Phase.RESTARTING, Phase.SERVING)
+_WATCHED = (ServerPhase.STARTING, ServerPhase.RESTARTING, ServerPhase.SERVING)
 """Phases in which a stalled process is the reason for which the server is not ready."""
 
 
@@ -65,7 +65,7 @@ class ServerState(Collector):
         self.resource_use = ResourceUse()
         """Resources of the machine that the server holds."""
         self._lock = threading.Lock()
-        self._phase = Phase.STARTING
+        self._phase = ServerPhase.STARTING
         self._canaries: Counter[tuple[str, str]] = Counter()
         self._living: list[Stub] = []
         self._dead: list[Stub] = []
@@ -92,15 +92,15 @@ class ServerState(Collector):
     def hopeless_reason(self) -> str:
         """Reason why only ending everything helps; "" if the server can recover, or need not."""
         with self._lock:
-            if self._phase is Phase.ENDED:
+            if self._phase is ServerPhase.ENDED:
                 return str(self._phase.value)
             return self.hopeless or (_SILENT if self.is_silent else "")
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: ServerPhase) -> None:
         """Set the current phase of the server."""
         with self._lock:
-            self._drains += phase is Phase.DRAINING and self._phase is not phase
-            if phase is Phase.RESTARTING:
+            self._drains += phase is ServerPhase.DRAINING and self._phase is not phase
+            if phase is ServerPhase.RESTARTING:
                 self._restarts += 1
                 self.answers = False
             self._phase = phase
@@ -172,7 +172,7 @@ class ServerState(Collector):
             _gauge(
                 "draining",
                 "1 from the stop request until the server stops",
-                int(self._phase is Phase.DRAINING),
+                int(self._phase is ServerPhase.DRAINING),
             ),
             _gauge(
                 "living_stubs",
@@ -243,7 +243,7 @@ class ServerState(Collector):
     def _find_unready_reason(self) -> str:
         if self._stalled and self._phase in _WATCHED:
             return name_some(sorted(map(str, self._stalled)))
-        if self._phase is not Phase.SERVING:
+        if self._phase is not ServerPhase.SERVING:
             return str(self._phase.value)
         if not self.answers:
             return "tritonserver does not report that it is ready"

@@ -20,7 +20,7 @@ from popef._tools.text import name_some
 from poplar_triton.errors import LostServerError
 from poplar_triton.serving.repository import is_remote
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer
-from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
+from poplar_triton.serving.server_state import ServerPhase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, StallWatch, Stub, StubWatch, ZombieWatch
 
 RESTART_WINDOW_SECONDS = 600.0
@@ -200,5 +200,5 @@ def start_first(
             if not restarts.may_begin():
                 raise
             tell(str(error))
-        state.enter(Phase.RESTARTING)
+        state.enter(ServerPhase.RESTARTING)
         restarts.begin(wait)

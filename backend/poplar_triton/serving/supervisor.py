@@ -22,7 +22,7 @@ from poplar_triton.serving.late_loads import LateLoads, is_late
 from poplar_triton.serving.repository import find_store, is_remote
 from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer
-from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
+from poplar_triton.serving.server_state import ServerPhase, ServerState, describe_dead
 from poplar_triton.serving.starting import (
     SILENCE_SECONDS,
     Restarts,
@@ -134,7 +134,7 @@ class Supervisor:
         endpoint, seconds = self._server.endpoint, self._server.start_seconds
         self._healer = Healer(endpoint, self._state, self._tell, self._clock, seconds, store)
         self._begin()
-        self._state.enter(Phase.SERVING)
+        self._state.enter(ServerPhase.SERVING)
         while not self._stop.wait(LOOK_SECONDS):
             status = self._server.poll()
             if status is not None:
@@ -151,7 +151,7 @@ class Supervisor:
         if self._stop.count:
             self._drain()
             return True
-        self._state.enter(Phase.ENDED)
+        self._state.enter(ServerPhase.ENDED)
         return False
 
     def _watch_start(self, wait: Wait) -> StartWatch:
@@ -372,7 +372,7 @@ class Supervisor:
         while not self._stop.count and self._restarts.may_begin():
             self._state.note_stubs((), ())
             self._state.note_stalls([])
-            self._state.enter(Phase.RESTARTING)
+            self._state.enter(ServerPhase.RESTARTING)
             if not self._restarts.begin(self._stop.wait):
                 return False
             try:
@@ -384,7 +384,7 @@ class Supervisor:
             self._tell(f"tritonserver is ready again (start {self._restarts.count})")
             self._begin()
             self._restore_models()
-            self._state.enter(Phase.SERVING)
+            self._state.enter(ServerPhase.SERVING)
             return True
         self._state.note_stubs((), ())
         self._state.note_stalls([])
@@ -406,7 +406,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         """Announce the drain, and serve the requests that still arrive."""
-        self._state.enter(Phase.DRAINING)
+        self._state.enter(ServerPhase.DRAINING)
         seconds = self._settings.drain_seconds
         if not seconds and not self._settings.max_drain_seconds:
             return

@@ -39,7 +39,7 @@ from poplar_triton.tfserving.settings import (
     REST_BODY_BYTES,
     REST_PORT,
     ModelSource,
-    Settings,
+    ServerSettings,
     TritonTls,
 )
 
@@ -216,7 +216,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_settings(options: argparse.Namespace) -> Settings:
+def read_settings(options: argparse.Namespace) -> ServerSettings:
     """Return the settings of a command line. Raises UsageError, ServerError or ConfigFileError for
     an error in it."""
     if not options.port and not options.rest_api_port:
@@ -228,7 +228,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     monitoring = MonitoringConfig(enabled=True)
     if options.monitoring_config_file:
         monitoring = read_monitoring_config(options.monitoring_config_file)
-    return Settings(
+    return ServerSettings(
         sources=tuple(_find_sources(options)),
         triton=options.triton,
         triton_tls=_read_triton_tls(options),
@@ -330,7 +330,7 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
     return arguments
 
 
-def _introduce(settings: Settings, health: HealthServer | None, log: Log) -> None:
+def _introduce(settings: ServerSettings, health: HealthServer | None, log: Log) -> None:
     """Print where the server is."""
     places = {}
     if settings.grpc_port:

@@ -31,8 +31,8 @@ from poplar_triton.tfserving.models import (
     ModelSpec,
     ServingError,
     Signature,
-    State,
     TensorSpec,
+    VersionState,
     VersionStatus,
     make_spec,
     refuse,
@@ -57,10 +57,10 @@ _MAX_VERSION = 2**63 - 1
 _RESTRICTED = "This protocol is restricted"
 """Triton's message to clients without the key of --grpc-restricted-protocol."""
 _STATES = {
-    "READY": State.AVAILABLE,
-    "LOADING": State.LOADING,
-    "UNLOADING": State.UNLOADING,
-    "UNAVAILABLE": State.END,
+    "READY": VersionState.AVAILABLE,
+    "LOADING": VersionState.LOADING,
+    "UNLOADING": VersionState.UNLOADING,
+    "UNAVAILABLE": VersionState.END,
 }
 _UNLOADED = ("", "unloaded")
 """Reasons that are not errors for a version that is not served."""
@@ -124,13 +124,13 @@ class TritonModels:
             if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
                 raise
             raise not_known(spec, spec.version) from None
-        ready = [status.version for status in statuses if status.state is State.AVAILABLE]
+        ready = [status.version for status in statuses if status.state is VersionState.AVAILABLE]
         hidden = set() if source is None else set(ready) - _choose(source, ready)
         statuses = [
             status
             for status in statuses
             if version in (None, status.version)
-            and (status.state is not State.AVAILABLE or status.version not in hidden)
+            and (status.state is not VersionState.AVAILABLE or status.version not in hidden)
         ]
         if not statuses:
             raise not_known(spec, version)
@@ -220,7 +220,9 @@ class TritonModels:
                 raise
             # A client without access to the index still learns which versions are ready.
             metadata = self._calls.ask("ModelMetadata", name=name)
-            return [VersionStatus(int(version), State.AVAILABLE) for version in metadata.versions]
+            return [
+                VersionStatus(int(version), VersionState.AVAILABLE) for version in metadata.versions
+            ]
         return [
             _read_status(entry)
             for entry in index.models
@@ -351,8 +353,8 @@ def _choose(source: ModelSource, versions: Iterable[int]) -> set[int]:
 def _read_status(entry: Any) -> VersionStatus:
     """Read an entry of the repository index. An unknown state, of a newer Triton, counts as not
     served."""
-    state = _STATES.get(entry.state, State.UNKNOWN)
-    if state is State.END and entry.reason not in _UNLOADED:
+    state = _STATES.get(entry.state, VersionState.UNKNOWN)
+    if state is VersionState.END and entry.reason not in _UNLOADED:
         return VersionStatus(int(entry.version), state, Code.INTERNAL, entry.reason)
     return VersionStatus(int(entry.version), state)
 

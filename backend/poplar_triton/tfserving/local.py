@@ -36,7 +36,7 @@ from poplar_triton.tfserving.models import (
     ModelSpec,
     ServingError,
     Signature,
-    State,
+    VersionState,
     VersionStatus,
     make_spec,
     refuse,
@@ -251,7 +251,7 @@ class LocalModels:
             (name, status)
             for name, model in self._models.items()
             for status in model.statuses.values()
-            if status.state is State.END and status.code is not Code.OK
+            if status.state is VersionState.END and status.code is not Code.OK
         ]
 
     @property
@@ -304,7 +304,7 @@ class LocalModels:
                 self._retries.forget(model, version)
 
     def _load(self, model: _ServedModel, version: int, folder: Path) -> None:
-        model.note(VersionStatus(version, State.LOADING))
+        model.note(VersionStatus(version, VersionState.LOADING))
         try:
             loaded = load(
                 model.source, folder, self._processes, isolated=self._isolated, start=self._start
@@ -313,14 +313,14 @@ class LocalModels:
         except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
             model.complain(f"version {version} does not load: {what}")
-            model.note(VersionStatus(version, State.END, Code.INVALID_ARGUMENT, what))
+            model.note(VersionStatus(version, VersionState.END, Code.INVALID_ARGUMENT, what))
             if NOT_TRIED in what:
                 self._retries.forget(model, version)  # the start was over: it is loaded next
         else:
             self._retries.forget(model, version)
             model.statistics.append(servable.statistics)
             model.served = {**model.served, version: servable}
-            model.note(VersionStatus(version, State.AVAILABLE))
+            model.note(VersionStatus(version, VersionState.AVAILABLE))
             _log.info("model %r version %d is served", model.source.name, version)
 
     def _give_up(self, model: _ServedModel, version: int, after_seconds: float) -> None:
@@ -330,7 +330,7 @@ class LocalModels:
         model.served = {
             number: served for number, served in model.served.items() if number != version
         }
-        model.note(VersionStatus(version, State.UNLOADING))
+        model.note(VersionStatus(version, VersionState.UNLOADING))
         servable.read_statistics()  # what it answers from now on is counted when it is closed
 
         def close() -> None:
@@ -396,8 +396,8 @@ class _ServedModel:
         meanwhile."""
         with self._lock:
             status = self.statuses.get(version)
-            if status is not None and status.state is State.UNLOADING:
-                self.statuses = {**self.statuses, version: VersionStatus(version, State.END)}
+            if status is not None and status.state is VersionState.UNLOADING:
+                self.statuses = {**self.statuses, version: VersionStatus(version, VersionState.END)}
 
     def complain(self, text: str) -> None:
         """Log a complaint, once for the same text."""

@@ -139,7 +139,7 @@ class Signature:
     """Inputs that a request may leave out."""
 
 
-class State(IntEnum):
+class VersionState(IntEnum):
     """Values of tensorflow.serving.ModelVersionStatus.State."""
 
     UNKNOWN = 0
@@ -155,7 +155,7 @@ class VersionStatus:
     """State of a version; code and message say why it is not served."""
 
     version: int
-    state: State
+    state: VersionState
     code: Code = Code.OK
     message: str = ""
 

@@ -17,7 +17,7 @@ from popef._tools.child import ChildProcess, start_python
 from popef._tools.stalls import StallDetector
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
-from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.settings import ServerSettings
 from poplar_triton.tfserving.worker import STOP_SECONDS, WorkerReport
 
 LOOK_SECONDS = 0.1
@@ -44,7 +44,7 @@ class Processes:
     """Processes of a server, as a context manager: all serve on entry, all are gone on exit. Raises
     ServerError if one cannot serve. `tell` gets a line per event."""
 
-    def __init__(self, settings: Settings, tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: ServerSettings, tell: Callable[[str], None]) -> None:
         self._settings = settings
         self._tell = tell
         self._memory = make_memory(settings.names, settings.processes)
@@ -227,7 +227,7 @@ class _WorkerProcess:
 
 
 @contextmanager
-def _hold_ports(settings: Settings) -> Iterator[None]:
+def _hold_ports(settings: ServerSettings) -> Iterator[None]:
     """Reserve a server's ports: no other process listens on them, and no connection arrives until
     its own processes do."""
     with ExitStack() as sockets:

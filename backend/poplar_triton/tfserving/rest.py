@@ -38,7 +38,7 @@ from poplar_triton.tfserving.models import (
     refuse,
 )
 from poplar_triton.tfserving.rest_bodies import BodyError, BodyLimits, BodyReader, make_logger
-from poplar_triton.tfserving.settings import MAX_CALLS, Settings
+from poplar_triton.tfserving.settings import MAX_CALLS, ServerSettings
 from poplar_triton.tfserving.threads import Core, Threads
 
 _T = TypeVar("_T")
@@ -165,7 +165,7 @@ _BODIES_AT_ONCE = 4
 
 def make_application(
     models: Models,
-    settings: Settings,
+    settings: ServerSettings,
     counters: Counters,
     core: Core | None = None,
     limits: RestLimits | None = None,
@@ -252,7 +252,7 @@ class _RestService:
     def __init__(
         self,
         models: Models,
-        settings: Settings,
+        settings: ServerSettings,
         counters: Counters,
         core: Core | None,
         limits: RestLimits,

@@ -111,7 +111,7 @@ class TritonTls:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Settings of a server. `grpc_port` and `rest_port` are 0 if unused. With `triton`, HOST:PORT,
     requests go to that server, and only names and labels of the sources count."""
 

@@ -38,7 +38,12 @@ from poplar_triton.tfserving.grpc_service import PROCESS_NAME, Health, make_hand
 from poplar_triton.tfserving.local import LocalModels, Retries
 from poplar_triton.tfserving.metrics import Counters
 from poplar_triton.tfserving.models import Models, ServingError
-from poplar_triton.tfserving.settings import GRPC_MESSAGE_BYTES, MAX_CALLS, MAX_STREAMS, Settings
+from poplar_triton.tfserving.settings import (
+    GRPC_MESSAGE_BYTES,
+    MAX_CALLS,
+    MAX_STREAMS,
+    ServerSettings,
+)
 from poplar_triton.tfserving.threads import Core, Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from poplar_triton.tfserving.work_process import WorkProcess
@@ -166,7 +171,9 @@ def main(channel_descriptor: int, memory_descriptor: int) -> None:
         run_worker(settings, index, core, FileIO(memory_descriptor, "r+"), channel)
 
 
-def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channel: Channel) -> None:
+def run_worker(
+    settings: ServerSettings, index: int, core: int, memory: FileIO, channel: Channel
+) -> None:
     """Serve until SIGTERM, with the interpreter's work on one core."""
     log_to_stderr()
     # All processes load the same models, so only the first logs messages about them.
@@ -182,7 +189,7 @@ def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channe
 
 class _Worker:
     def __init__(
-        self, settings: Settings, index: int, core: int, memory: FileIO, channel: Channel
+        self, settings: ServerSettings, index: int, core: int, memory: FileIO, channel: Channel
     ) -> None:
         self._settings = settings
         self._core = Core(core)
@@ -319,7 +326,7 @@ class _Worker:
         stack.callback(server.close)
 
 
-def make_channel_arguments(settings: Settings, files: int) -> dict[str, int | str]:
+def make_channel_arguments(settings: ServerSettings, files: int) -> dict[str, int | str]:
     """Return the options of the gRPC server of a process that may open `files` files. The settings
     override the defaults."""
     return {

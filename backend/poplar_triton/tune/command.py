@@ -29,7 +29,7 @@ from poplar_triton.errors import CommandError, ServerError
 from poplar_triton.profile.bulk import usable_cores
 from poplar_triton.serving.repository import MODEL_FILE, is_model_folder
 from poplar_triton.serving.server import TritonServer
-from poplar_triton.trials import Trial, Trials
+from poplar_triton.trials import Attempt, Trials
 from poplar_triton.tune.candidates import (
     COLUMNS,
     ONNXRUNTIME,
@@ -68,7 +68,7 @@ class Tuning:
     """All measurements, the fastest candidate, and its throughput relative to the current
     configuration."""
 
-    results: list[Trial[Candidate, Load]]
+    results: list[Attempt[Candidate, Load]]
     winner: Candidate | None = None
     gain: float = 1.0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class _Tuner:
                 continue
             trial = trials.run(candidate)
             if trial is None:
-                tuning.results.append(Trial(candidate, reason="the budget is spent"))
+                tuning.results.append(Attempt(candidate, reason="the budget is spent"))
             elif trial.reason:
                 self._leave_out(tuning, candidate.engine, trial.reason)
 
@@ -269,7 +269,7 @@ class _Tuner:
         ]
         return tuning.results[max(fit)[1]].candidate if fit else None
 
-    def _is_within(self, trial: Trial[Candidate, Load]) -> bool:
+    def _is_within(self, trial: Attempt[Candidate, Load]) -> bool:
         """Return whether a configuration was measured to be within the latency limit."""
         if trial.result is None:
             return False
@@ -329,7 +329,7 @@ def _describe_winner(options: argparse.Namespace, tuning: Tuning, current: Candi
 
 
 def _as_json(tuning: Tuning) -> dict[str, Any]:
-    def describe(trial: Trial[Candidate, Load]) -> dict[str, Any]:
+    def describe(trial: Attempt[Candidate, Load]) -> dict[str, Any]:
         measured = (
             {"reason": trial.reason}
             if trial.result is None

@@ -18,10 +18,10 @@ import numpy as np
 from simipu.cost import (
     Estimate,
     IpuCost,
-    Kind,
     OperatorCost,
-    Source,
+    Origin,
     Spread,
+    TileKnowledge,
     Variable,
     code_of_all,
     count_elements,
@@ -195,7 +195,7 @@ class Tiles:
         estimated = cost.by_memory()
         mine = [variable for variable in self.variables if variable.ipu == ipu]
 
-        def of(name: str, kinds: set[Kind]) -> Category:
+        def of(name: str, kinds: set[Origin]) -> Category:
             chosen = [
                 variable
                 for variable in mine
@@ -204,11 +204,11 @@ class Tiles:
             ]
             return self._category(name, chosen, estimated[name])
 
-        yield of("weights", {Kind.WEIGHT, Kind.CONSTANT})
+        yield of("weights", {Origin.WEIGHT, Origin.CONSTANT})
         peak = None if step is None else self._estimate.operators[step]
-        yield of("live", {Kind.INPUT, Kind.TENSOR})
+        yield of("live", {Origin.INPUT, Origin.TENSOR})
         yield self._copies(peak)
-        yield of("handed on", {Kind.HANDED_ON})
+        yield of("handed on", {Origin.HANDED_ON})
         yield from self._iter_code(ipu, cost)
         if self._estimate.options.num_io_tiles:
             tile_bytes = np.zeros(self.profile.target.tiles_per_ipu, dtype=np.int64)
@@ -220,7 +220,7 @@ class Tiles:
         for variable in variables:
             counts = count_elements(variable.spread)
             tiles[: len(counts)] += counts * variable.bytes_per_element
-            planned += variable.num_bytes if variable.source is Source.PLAN else 0
+            planned += variable.num_bytes if variable.source is TileKnowledge.PLAN else 0
         return Category(name, planned, fullest, tiles)
 
     def _spread_evenly(self, num_bytes: int) -> Array:
@@ -365,8 +365,8 @@ class Tiles:
 
     def _describe_variables(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return the different mappings, and the columns of the variables."""
-        kinds = [kind.value for kind in Kind]
-        numbers: dict[tuple[Spread, Source], int] = {}
+        kinds = [kind.value for kind in Origin]
+        numbers: dict[tuple[Spread, TileKnowledge], int] = {}
         columns = {
             "kinds": kinds,
             "name": [variable.name for variable in self.variables],
@@ -450,10 +450,10 @@ def find_runs(values: Array) -> Runs:
     return [[end - start, int(values[start])] for start, end in pairs if end > start]
 
 
-def _describe_mapping(spread: Spread, source: Source) -> dict[str, Any]:
+def _describe_mapping(spread: Spread, source: TileKnowledge) -> dict[str, Any]:
     return {
         "source": source.value,
-        "average": source is not Source.PLAN,
+        "average": source is not TileKnowledge.PLAN,
         "elements": spread.elements,
         "tiles": len(count_elements(spread)),
         "levels": list_levels(spread),

@@ -47,7 +47,7 @@ _VALUE_DEPENDENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ChangedTensor:
     """A tensor that forward changes in place.
 
     Attributes:
@@ -86,7 +86,7 @@ class Captured:
     inputs: tuple[str, ...]
     outputs: tuple[str | None, ...]
     structure: Any
-    state: tuple[State, ...]
+    state: tuple[ChangedTensor, ...]
     constants: dict[int, Any]
     prints: dict[str, Print]
     program: Any
@@ -272,8 +272,10 @@ def _finish(
     graph_text.log_weights(graph, inputs, _find_trained(recorder))
     names = [value.name for value in graph.output]
     results, rest = names[: recording.outputs], iter(names[recording.outputs :])
-    state = [State(path, next(rest), buffer=path) for path in recording.buffers]
-    state += [State(inputs[index], next(rest), argument=index) for index in recording.inputs]
+    state = [ChangedTensor(path, next(rest), buffer=path) for path in recording.buffers]
+    state += [
+        ChangedTensor(inputs[index], next(rest), argument=index) for index in recording.inputs
+    ]
     prints = {next(rest): printed for printed in recording.prints}
     attributes = list(rest)
     constants = find_constants(model, [*results, *attributes], set(weights.values()))

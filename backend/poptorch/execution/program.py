@@ -25,7 +25,7 @@ from poptorch.enums import CommGroupType, OutputMode
 from poptorch.errors import Error
 from poptorch.execution import counters
 from poptorch.execution.compilation import Compilation
-from poptorch.execution.steps import Batching, State, Steps
+from poptorch.execution.steps import Batching, DeviceState, Steps
 
 if TYPE_CHECKING:
     from poptorch.capture.capture import Captured
@@ -118,7 +118,7 @@ class LoadedModel:
             self.program,
             batching,
             self._find_kinds(),
-            State(buffers),
+            DeviceState(buffers),
             {state.input: state.output for state in captured.state if not state.buffer},
         )
         self.clock = counters.Clock.of(executable, batching.replicas)

@@ -70,7 +70,7 @@ class Batching:
 
 
 @dataclass(slots=True)
-class State:
+class DeviceState:
     """Tensors that runs change, on the device: one value of each for each replica."""
 
     outputs: Mapping[str, str]
@@ -91,7 +91,7 @@ class Steps:
     batching: Batching
     kinds: Mapping[str, AnchorReturnType]
     """Iterations that each output returns."""
-    state: State
+    state: DeviceState
     written: Mapping[str, str]
     """Name of the output that holds an input's new value, by the name of the input."""
 

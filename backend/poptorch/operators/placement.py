@@ -42,7 +42,7 @@ START: Final = Placement(0, 0, 0)
 """Place of what runs before any block."""
 
 
-class Recorder:
+class BlockRecorder:
     """Places of the blocks that one run of `forward` begins, in order."""
 
     def __init__(self, strategy: ExecutionStrategy) -> None:
@@ -115,11 +115,11 @@ class Recorder:
         return 1 + sum(first != second for first, second in itertools.pairwise(ipus))
 
 
-_recorder: Recorder | None = None
+_recorder: BlockRecorder | None = None
 
 
 @contextmanager
-def record(strategy: ExecutionStrategy) -> Iterator[Recorder]:
+def record(strategy: ExecutionStrategy) -> Iterator[BlockRecorder]:
     """Record the blocks that begin within.
 
     Args:
@@ -129,7 +129,7 @@ def record(strategy: ExecutionStrategy) -> Iterator[Recorder]:
         The recorder.
     """
     global _recorder
-    outer, _recorder = _recorder, Recorder(strategy)
+    outer, _recorder = _recorder, BlockRecorder(strategy)
     try:
         yield _recorder
     finally:

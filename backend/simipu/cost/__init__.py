@@ -7,7 +7,7 @@ says which tensors a tile holds, `outlining` which layers repeat. The cost of an
 """
 
 from simipu.cost.estimate import Estimate, IpuCost, Peak, estimate, node_cycles
-from simipu.cost.variables import Kind, Source, Variable, iter_printed
+from simipu.cost.variables import Origin, TileKnowledge, Variable, iter_printed
 from simipu.cost.walk import CostOptions, OperatorCost, code_of_all
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import Code
@@ -20,11 +20,11 @@ __all__ = [
     "CostOptions",
     "Estimate",
     "IpuCost",
-    "Kind",
     "OperatorCost",
+    "Origin",
     "Peak",
-    "Source",
     "Spread",
+    "TileKnowledge",
     "Variable",
     "code_of_all",
     "count_elements",

@@ -22,7 +22,7 @@ from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.spread import VECTOR_BYTES, Linear, Packed, Spread
 
 
-class Kind(str, Enum):
+class Origin(str, Enum):
     """Origin of a variable."""
 
     WEIGHT = "weight"
@@ -34,7 +34,7 @@ class Kind(str, Enum):
     """What a pipeline's stage passes on while it computes the next batch."""
 
 
-class Source(str, Enum):
+class TileKnowledge(str, Enum):
     """What is known of the tiles of a variable."""
 
     PLAN = "plan"
@@ -50,7 +50,7 @@ class Variable:
     """A tensor on the chip. Steps are indices of the estimate's operators."""
 
     name: str
-    kind: Kind
+    kind: Origin
     num_bytes: int
     ipu: int
     first: int
@@ -59,20 +59,22 @@ class Variable:
     """Last step during which it is alive; the number of steps if it stays."""
     bytes_per_element: int
     spread: Spread
-    source: Source
+    source: TileKnowledge
     is_printed: bool = False
     """True if an operator PrintTileMapping reads it, or a view of it."""
 
 
-def find_spread(value: TensorSize, layout: Layout | None, num_tiles: int) -> tuple[Spread, Source]:
+def find_spread(
+    value: TensorSize, layout: Layout | None, num_tiles: int
+) -> tuple[Spread, TileKnowledge]:
     """Return the elements of a tensor on each tile, and what is known of them."""
     if layout is not None and layout.spread is not None and layout.spread.elements == value.size:
-        return layout.spread, Source.PLAN
+        return layout.spread, TileKnowledge.PLAN
     if layout is not None and layout.imbalance > 1:
         fullest = math.ceil(value.size * layout.imbalance / num_tiles)
-        return Packed(value.size, fullest), Source.SCALED
+        return Packed(value.size, fullest), TileKnowledge.SCALED
     grain = max(1, VECTOR_BYTES // value.bytes_per_element)
-    return Linear(value.size, num_tiles, grain), Source.LINEAR
+    return Linear(value.size, num_tiles, grain), TileKnowledge.LINEAR
 
 
 def iter_weights(
@@ -105,20 +107,20 @@ def _iter_permanent(
         value = walk.values[name]
         spread, source = find_spread(value, None, tiles)
         if name in walk.stored and walk.stored[name].elements == value.size:
-            spread, source = walk.stored[name], Source.PLAN
+            spread, source = walk.stored[name], TileKnowledge.PLAN
         if value.bytes:
             is_printed = name in printed
-            yield _permanent(name, Kind.WEIGHT, value, ipu, num_steps, spread, source, is_printed)
+            yield _permanent(name, Origin.WEIGHT, value, ipu, num_steps, spread, source, is_printed)
     others = TensorSize((walk.further_weight_bytes[ipu],), 1)
     if others.size:
         spread, source = find_spread(others, None, tiles)
-        yield _permanent("", Kind.CONSTANT, others, ipu, num_steps, spread, source)
+        yield _permanent("", Origin.CONSTANT, others, ipu, num_steps, spread, source)
     for node in nodes:
         if node.op_type == IPU_COPY and walk.options.enable_pipelining:
             name = node.input[0]
             value = walk.values[name]
             spread, source = find_spread(value, walk.layouts.get(name), tiles)
-            yield _permanent(name, Kind.HANDED_ON, value, ipu, num_steps, spread, source)
+            yield _permanent(name, Origin.HANDED_ON, value, ipu, num_steps, spread, source)
 
 
 def iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
@@ -130,12 +132,12 @@ def iter_printed(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _permanent(
     name: str,
-    kind: Kind,
+    kind: Origin,
     value: TensorSize,
     ipu: int,
     num_steps: int,
     spread: Spread,
-    source: Source,
+    source: TileKnowledge,
     is_printed: bool = False,
 ) -> Variable:
     width = value.bytes_per_element
@@ -162,7 +164,7 @@ def _iter_tensors(
             spread, source = find_spread(value, walk.layouts.get(each.name), walk.target.num_tiles)
             yield Variable(
                 each.name,
-                Kind.TENSOR if path or each.begin >= 0 else Kind.INPUT,
+                Origin.TENSOR if path or each.begin >= 0 else Origin.INPUT,
                 each.num_bytes,
                 each.ipu,
                 spans.get(begin, spans[path])[0],

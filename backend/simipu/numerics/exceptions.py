@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import Tape
 
-from simipu.numerics.kernels import CHAIN, Kind, Step, make_kernel
+from simipu.numerics.kernels import CHAIN, KernelStep, StepKind, make_kernel
 from simipu.operators import Rounding, operator_of
 
 
@@ -90,5 +90,5 @@ def _raise_if(op: Tape, lost: str, flags: Mapping[str, Any]) -> str:
     """Return the scalar 1 of a kernel that ends the run if a condition holds."""
     marker = op.add("Where", lost, op.constant(np.nan), op.constant(1))
     name = op.new_name()
-    op.nodes.append(make_kernel(CHAIN, [marker], name, [Step(Kind.MAXIMUM)], **flags))
+    op.nodes.append(make_kernel(CHAIN, [marker], name, [KernelStep(StepKind.MAXIMUM)], **flags))
     return name

@@ -33,7 +33,7 @@ MAX_AXES = 6
 """Maximum number of axes of a chain: `MAX_CHAIN_AXES` of kernels.h."""
 
 
-class Kind(IntEnum):
+class StepKind(IntEnum):
     """Kind of a step, `enum kind` of kernels.h."""
 
     NONE = 0
@@ -68,12 +68,12 @@ ROUNDINGS = {
     Rounding.PRODUCT: Rounded.ROUNDED,
 }
 BINARY = {
-    "Add": (Kind.ADD, Kind.ADD),
-    "Sub": (Kind.SUBTRACT, Kind.TAKE),
-    "Mul": (Kind.MULTIPLY, Kind.MULTIPLY),
-    "Div": (Kind.DIVIDE, Kind.UNDER),
-    "Max": (Kind.MAXIMUM, Kind.MAXIMUM),
-    "Min": (Kind.MINIMUM, Kind.MINIMUM),
+    "Add": (StepKind.ADD, StepKind.ADD),
+    "Sub": (StepKind.SUBTRACT, StepKind.TAKE),
+    "Mul": (StepKind.MULTIPLY, StepKind.MULTIPLY),
+    "Div": (StepKind.DIVIDE, StepKind.UNDER),
+    "Max": (StepKind.MAXIMUM, StepKind.MAXIMUM),
+    "Min": (StepKind.MINIMUM, StepKind.MINIMUM),
 }
 """Kinds of an operator of two inputs, if its first input is x, and if its second one is: the steps
 that the kernels of this room have."""
@@ -81,18 +81,18 @@ QUARTER_FORMATS = {"": 0, "F143": 1, "F152": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class KernelStep:
     """Operation on a value x: its other operand is the tensor `operand`, or `number` if that is
     ""."""
 
-    kind: Kind
+    kind: StepKind
     rounded: Rounded = Rounded.KEPT
     operand: str = ""
     number: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class CodedWeight:
     """An 8-bit weight in its stored form, and the scale by which its values are multiplied, an
     exponent of 2."""
 
@@ -101,13 +101,13 @@ class Codes:
     scale: int
 
 
-def quarter_step(quarter: QuarterFormat, scale: int) -> Step:
+def quarter_step(quarter: QuarterFormat, scale: int) -> KernelStep:
     """Return a step that rounds to the values of an 8-bit format at a scale."""
-    return Step(Kind.F143 if quarter is F143 else Kind.F152, number=2.0**scale)
+    return KernelStep(StepKind.F143 if quarter is F143 else StepKind.F152, number=2.0**scale)
 
 
 def make_kernel(
-    op_type: str, inputs: Sequence[str], result: str, steps: Sequence[Step], **attributes: Any
+    op_type: str, inputs: Sequence[str], result: str, steps: Sequence[KernelStep], **attributes: Any
 ) -> onnx.NodeProto:
     """Return a node of the kernels' domain."""
     operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
@@ -122,23 +122,23 @@ def make_kernel(
     return node
 
 
-def read_steps(node: onnx.NodeProto) -> list[Step]:
+def read_steps(node: onnx.NodeProto) -> list[KernelStep]:
     """Return the steps of a node of the kernels' domain."""
     flat, numbers = attribute(node, "steps", []), attribute(node, "numbers", [])
     operands = [*node.input[FIXED_INPUTS[node.op_type] :], ""]
     fields = zip(flat[::3], flat[1::3], flat[2::3], numbers, strict=True)
     return [
-        Step(Kind(kind), Rounded(rounded), operands[place], number)
+        KernelStep(StepKind(kind), Rounded(rounded), operands[place], number)
         for kind, rounded, place, number in fields
     ]
 
 
-def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> onnx.NodeProto:
+def extend_kernel(node: onnx.NodeProto, steps: Sequence[KernelStep], result: str) -> onnx.NodeProto:
     """Return the node with further steps. A rounding that follows a computation directly becomes
     part of its step."""
     fixed, joined = node.input[: FIXED_INPUTS[node.op_type]], read_steps(node)
     for step in steps:
-        if step.kind is Kind.NONE and joined and joined[-1].rounded is Rounded.KEPT:
+        if step.kind is StepKind.NONE and joined and joined[-1].rounded is Rounded.KEPT:
             joined[-1] = replace(joined[-1], rounded=step.rounded)
         else:
             joined.append(step)
@@ -151,7 +151,7 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
 
 def make_product(
     node: onnx.NodeProto,
-    sides: Sequence[str | Codes],
+    sides: Sequence[str | CodedWeight],
     result: str,
     block: int,
     flags: Mapping[str, int],
@@ -168,7 +168,7 @@ def make_product(
 def make_convolution(
     conv: Convolution,
     pads: Sequence[int],
-    sides: Sequence[str | Codes],
+    sides: Sequence[str | CodedWeight],
     result: str,
     block: int,
     flags: Mapping[str, int],
@@ -195,11 +195,11 @@ def make_convolution(
     )
 
 
-def _name(side: str | Codes) -> str:
+def _name(side: str | CodedWeight) -> str:
     return side if isinstance(side, str) else side.name
 
 
-def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
+def _code_attributes(name: str, side: str | CodedWeight) -> dict[str, int]:
     if isinstance(side, str):
         return {f"{name}_format": 0, f"{name}_scale": 0}
     return {f"{name}_format": QUARTER_FORMATS[side.quarter.name], f"{name}_scale": side.scale}
@@ -268,7 +268,7 @@ def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]
     steps = read_steps(chain)
     if len(read_steps(maker)) + len(steps) > MAX_STEPS:
         return False
-    operands = [step.operand for step in steps if step.operand and step.kind is not Kind.TABLE]
+    operands = [step.operand for step in steps if step.operand and step.kind is not StepKind.TABLE]
     if not operands:
         return True
     if result is None or None in result or source != result:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx
 from onnxgraph import attribute, iter_reads
 
-from simipu.numerics.kernels import CONV, KERNELS, Dims, Kind, read_steps
+from simipu.numerics.kernels import CONV, KERNELS, Dims, StepKind, read_steps
 
 CHANNEL_BLOCK = 16
 """Number of neighbouring channels, as in kernels.h."""
@@ -71,7 +71,9 @@ class _Convolution:
         )
         if source is None or result is None or not _is_blockable(node, source, filters):
             return _Convolution(node)
-        steps = [step for step in read_steps(node) if step.operand and step.kind is not Kind.TABLE]
+        steps = [
+            step for step in read_steps(node) if step.operand and step.kind is not StepKind.TABLE
+        ]
         operands = tuple(dict.fromkeys(step.operand for step in steps))
         same_shape = tuple(name for name in operands if dims.get(name) == result)
         channels = (operand for operand in operands if operand not in same_shape)

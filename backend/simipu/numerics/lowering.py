@@ -50,9 +50,9 @@ from simipu.numerics.kernels import (
     KERNELS,
     MAX_AXES,
     ROUNDINGS,
-    Codes,
-    Kind,
-    Step,
+    CodedWeight,
+    KernelStep,
+    StepKind,
     fuse,
     make_convolution,
     make_product,
@@ -154,7 +154,7 @@ class _Lowering:
     saturates: Saturates
     stored: Callable[[str], npt.NDArray[Any] | None]
     """Values of an initializer of any size."""
-    codes: dict[str, Codes] = field(default_factory=dict)
+    codes: dict[str, CodedWeight] = field(default_factory=dict)
     """8-bit weights, by the name of the widened half that only products read."""
     tables: dict[str, Table] = field(default_factory=dict)
     """Tensors of the main graph that are computed by lookup, with their tables."""
@@ -346,13 +346,13 @@ class _Lowering:
             table = self.tables[result]
             return [
                 self.steps.step(
-                    table.root, Step(Kind.TABLE, operand=self.steps.hold(table)), result
+                    table.root, KernelStep(StepKind.TABLE, operand=self.steps.hold(table)), result
                 )
             ]
         if node.domain or len(self.tensors.dims.get(result, (None,) * (MAX_AXES + 1))) > MAX_AXES:
             return []
         if node.op_type == "Relu":
-            return [self.steps.step(node.input[0], Step(Kind.MAXIMUM), result)]
+            return [self.steps.step(node.input[0], KernelStep(StepKind.MAXIMUM), result)]
         if node.op_type not in BINARY or len(node.input) != len(BINARY["Add"]):
             return []
         dims = self.tensors.dims.get(result)
@@ -366,7 +366,7 @@ class _Lowering:
         )
         source, operand = node.input[order[1]], node.input[order[0]]
         kind = BINARY[node.op_type][order[1]]
-        return [self.steps.step(source, Step(kind, ROUNDINGS[rounding], operand), result)]
+        return [self.steps.step(source, KernelStep(kind, ROUNDINGS[rounding], operand), result)]
 
     def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
         if function := function_of(node):

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import Tape
 
-from simipu.numerics.kernels import CHAIN, KERNELS, Kind, Rounded, read_steps
+from simipu.numerics.kernels import CHAIN, KERNELS, Rounded, StepKind, read_steps
 from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0
@@ -114,6 +114,6 @@ def _is_rounding(node: onnx.NodeProto) -> bool:
     if node.domain != KERNELS or node.op_type != CHAIN:
         return False
     return [(step.kind, step.rounded) for step in read_steps(node)] in (
-        [(Kind.NONE, Rounded.ROUNDED)],
-        [(Kind.NONE, Rounded.GROWING)],
+        [(StepKind.NONE, Rounded.ROUNDED)],
+        [(StepKind.NONE, Rounded.GROWING)],
     )

@@ -12,7 +12,7 @@ from onnxgraph import Tape
 
 from simipu.numerics.blocks import Shape
 from simipu.numerics.functions import Table
-from simipu.numerics.kernels import BINARY, CHAIN, ROUNDINGS, Kind, Step, make_kernel
+from simipu.numerics.kernels import BINARY, CHAIN, ROUNDINGS, KernelStep, StepKind, make_kernel
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.rounding import round_to_half
 from simipu.numerics.tensors import Tensors
@@ -52,7 +52,7 @@ class StepWriter:
             "raises": int(self.numerics.raises),
         }
 
-    def step(self, source: str, step: Step, result: str) -> onnx.NodeProto:
+    def step(self, source: str, step: KernelStep, result: str) -> onnx.NodeProto:
         """Return a chain of one step."""
         assert self.numerics is not None
         return make_kernel(CHAIN, [source], result, [step], **self.flags())
@@ -75,7 +75,7 @@ class StepWriter:
         self.tensors.dims[result] = self.tensors.dims[left]
         if shape is not None:
             self.tensors.dims[right] = shape
-        op.nodes.append(self.step(left, Step(BINARY[op_type][0], operand=right), result))
+        op.nodes.append(self.step(left, KernelStep(BINARY[op_type][0], operand=right), result))
         return result
 
     def round(
@@ -85,7 +85,9 @@ class StepWriter:
         assert self.numerics is not None
         if self.has_kernels:
             rounded = result or op.new_name()
-            op.nodes.append(self.step(source, Step(Kind.NONE, ROUNDINGS[rounding]), rounded))
+            op.nodes.append(
+                self.step(source, KernelStep(StepKind.NONE, ROUNDINGS[rounding]), rounded)
+            )
             return rounded
         return round_to_half(
             op,

@@ -35,7 +35,7 @@ from onnxgraph import (
 )
 
 from popef._tools.arrays import Array
-from simipu.numerics.kernels import Codes, takes_narrow
+from simipu.numerics.kernels import CodedWeight, takes_narrow
 from simipu.numerics.options import Numerics
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
@@ -55,7 +55,7 @@ def find_codes(
     graph: onnx.GraphProto,
     quarters: Mapping[str, QuarterFormat],
     takes: Callable[[onnx.NodeProto, int], bool],
-) -> dict[str, Codes]:
+) -> dict[str, CodedWeight]:
     """Return the 8-bit weights of a graph that only its products read, by the name of the widened
     half. `takes` says whether a node accepts codes at an input."""
     stored = {tensor.name for tensor in graph.initializer if tensor.name in quarters}
@@ -69,7 +69,7 @@ def find_codes(
         if name in stored and node.op_type != "Cast":
             lost.add(name)
     return {
-        name: Codes(node.input[0], quarters[node.input[0]], attribute(node, "scale", 0))
+        name: CodedWeight(node.input[0], quarters[node.input[0]], attribute(node, "scale", 0))
         for name, node in wide.items()
         if node.input[0] not in lost
     }

@@ -6,7 +6,7 @@ import pytest
 from played_proc import PlayedProc
 from poplar_triton.serving.canary import LIMIT_SECONDS, RETRY_SECONDS, Canary
 from poplar_triton.serving.endpoint import NoAnswerError
-from poplar_triton.serving.server_state import Phase, ServerState
+from poplar_triton.serving.server_state import ServerPhase, ServerState
 from poplar_triton.serving.stubs import Stub
 from waiting import PATIENCE_SECONDS
 
@@ -21,7 +21,7 @@ class Model:
         self.fault = None
         self.asked, self.lines, self.now = [], [], 0.0
         self.proc, self.state = PlayedProc(folder), ServerState()
-        self.state.enter(Phase.SERVING)
+        self.state.enter(ServerPhase.SERVING)
         self.state.answers = True
         for pid in (7, 8):
             self.proc.say(pid, "S")

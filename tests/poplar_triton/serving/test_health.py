@@ -13,7 +13,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving import health
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.resource_use import ResourceUse
-from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
+from poplar_triton.serving.server_state import ServerPhase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, Stub
 from waiting import PATIENCE_SECONDS
 
@@ -45,29 +45,29 @@ def stub(number=0, model="m"):
 
 
 def serve(state, *, living=(), dead=()):
-    state.enter(Phase.SERVING)
+    state.enter(ServerPhase.SERVING)
     state.answers = True
     state.note_stubs(living, dead)
 
 
 def test_ready_needs_a_server_that_says_so_and_living_instances(state, address):
     assert ask(address, "/ready") == (503, "tritonserver is starting\n")
-    state.enter(Phase.SERVING)
+    state.enter(ServerPhase.SERVING)
     assert ask(address, "/ready") == (503, "tritonserver does not report that it is ready\n")
     serve(state, living=[stub()])
     assert ask(address, "/ready?x=1") == (200, "ready\n")
     serve(state, living=[stub()], dead=[stub(1)])
     assert ask(address, "/ready") == (503, "dead: m_0_1 of model 'm' version 1\n")
     serve(state)
-    for phase in (Phase.RESTARTING, Phase.DRAINING, Phase.ENDED):
+    for phase in (ServerPhase.RESTARTING, ServerPhase.DRAINING, ServerPhase.ENDED):
         state.enter(phase)
         assert ask(address, "/ready") == (503, f"{phase.value}\n")
 
 
 def test_a_server_that_was_started_again_has_to_say_anew_that_it_is_ready(state):
     serve(state)
-    state.enter(Phase.RESTARTING)
-    state.enter(Phase.SERVING)
+    state.enter(ServerPhase.RESTARTING)
+    state.enter(ServerPhase.SERVING)
     assert state.unready_reason == "tritonserver does not report that it is ready"
 
 
@@ -82,7 +82,7 @@ def test_live_ends_where_nothing_can_help(state, address):
     assert ask(address, "/live") == (503, "no use\n")
     state.hopeless = ""
     assert ask(address, "/live")[0] == 200
-    state.enter(Phase.ENDED)
+    state.enter(ServerPhase.ENDED)
     assert ask(address, "/live")[0] == 503
 
 
@@ -119,9 +119,9 @@ def test_events_are_counted_as_metrics(state, address):
         [],
     ):
         state.note_stalls(found)
-    state.enter(Phase.RESTARTING)
+    state.enter(ServerPhase.RESTARTING)
     for _ in range(2):
-        state.enter(Phase.DRAINING)
+        state.enter(ServerPhase.DRAINING)
     status, text = ask(address, "/metrics")
     assert status == 200
     assert text == state.write_metrics().decode()

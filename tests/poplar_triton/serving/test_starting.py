@@ -9,7 +9,7 @@ import pytest
 from played_proc import PlayedProc
 from poplar_triton.errors import LostServerError, ServerError
 from poplar_triton.serving import starting, stubs
-from poplar_triton.serving.server_state import Phase, ServerState
+from poplar_triton.serving.server_state import ServerPhase, ServerState
 from poplar_triton.serving.starting import (
     MAX_WAIT_SECONDS,
     RESTART_WINDOW_SECONDS,
@@ -86,7 +86,7 @@ def test_a_server_that_loads_for_long_is_left_alone(stage):
     stage.add_stub()
     stage.look_for(stage.watch(), 100)
     assert (stage.lines, stage.killed) == ([], [])
-    assert stage.state.unready_reason == Phase.STARTING.value
+    assert stage.state.unready_reason == ServerPhase.STARTING.value
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from played_proc import PlayedProc
 from poplar_triton.serving import stuck_calls
-from poplar_triton.serving.server_state import Phase, ServerState
+from poplar_triton.serving.server_state import ServerPhase, ServerState
 from poplar_triton.serving.stubs import STUB, StubWatch, ZombieWatch
 from poplar_triton.serving.stuck_calls import StuckCalls
 
@@ -30,7 +30,7 @@ class Stage:
         self.loads = {}
         self.state = ServerState()
         self.state.answers = True
-        self.state.enter(Phase.SERVING)
+        self.state.enter(ServerPhase.SERVING)
         self.proc.say(SERVER, "S")
         self.watch = StubWatch(SERVER, read_loads=lambda: self.loads, proc=folder)
         self.calls = StuckCalls(self, self.state, self.lines.append, lambda: self.now)

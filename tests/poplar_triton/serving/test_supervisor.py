@@ -14,7 +14,7 @@ import pytest
 from played_supervisor import HERE, Play, PlayedServer, PlayedWatch, wait_for_reload
 from poplar_triton.serving import starting, supervisor
 from poplar_triton.serving.healer import MAX_SERVER_RELOADS
-from poplar_triton.serving.server_state import Phase
+from poplar_triton.serving.server_state import ServerPhase
 from poplar_triton.serving.stubs import Stall, Stub
 from poplar_triton.serving.supervisor import OnDeadStub
 from waiting import PATIENCE_SECONDS
@@ -32,7 +32,7 @@ def test_a_server_that_is_asked_to_stop_is_left_to_who_has_started_it(play):
     assert it.run(lambda: None)
     assert it.seen == [("", "")]
     assert (it.server.stops, it.lines) == (0, [])
-    assert it.state.unready_reason == Phase.DRAINING.value
+    assert it.state.unready_reason == ServerPhase.DRAINING.value
 
 
 def test_a_dead_instance_and_its_return_are_logged_once(play):
@@ -109,7 +109,7 @@ def test_with_exit_a_dead_instance_stops_the_server(play):
     assert not it.run(it.lose, stop=False)
     assert (it.server.stops, it.server.starts) == (1, 0)
     assert it.lines[-1] == "stopping tritonserver for its dead instances"
-    assert it.state.hopeless_reason == Phase.ENDED.value
+    assert it.state.hopeless_reason == ServerPhase.ENDED.value
 
 
 @pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
@@ -285,7 +285,7 @@ def test_a_server_that_ends_by_itself_ends_it_all(play):
     it = play()
     assert not it.run(it.die, stop=False)
     assert it.lines == ["tritonserver ended by itself, status -9"]
-    assert it.state.unready_reason == Phase.ENDED.value
+    assert it.state.unready_reason == ServerPhase.ENDED.value
 
 
 def test_it_is_started_again_so_often_and_not_more(play):

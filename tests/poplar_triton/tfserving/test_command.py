@@ -9,7 +9,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving.log import Log
 from poplar_triton.tfserving import command
 from poplar_triton.tfserving.config_files import ConfigFileError
-from poplar_triton.tfserving.settings import ModelSource, Settings, TritonTls, VersionPolicy
+from poplar_triton.tfserving.settings import ModelSource, ServerSettings, TritonTls, VersionPolicy
 
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
@@ -40,7 +40,7 @@ def read(*words):
 
 def test_a_repository_is_served_with_the_documented_defaults(folder):
     settings = read(folder)
-    assert settings == Settings(
+    assert settings == ServerSettings(
         sources=tuple(ModelSource(name, folder / name) for name in ("a", "b"))
     )
     assert (settings.grpc_port, settings.rest_port, settings.address) == (8500, 8501, "127.0.0.1")
@@ -117,7 +117,7 @@ def test_every_option_is_a_setting(folder, tmp_path):
         ),
         *("--isolate-models", "--max-connections-per-address=9"),
     )
-    assert settings == Settings(
+    assert settings == ServerSettings(
         sources=read(folder).sources,
         address="::1",
         grpc_port=1,
@@ -311,5 +311,5 @@ def test_wrong_calls_of_the_command_end_in_one_line(folder, capsys):
 )
 def test_the_first_lines_name_no_model_that_is_not_served(capsys, sources, path):
     with Log() as log:
-        command._introduce(Settings(sources, rest_port=8501, grpc_port=0), None, log)
+        command._introduce(ServerSettings(sources, rest_port=8501, grpc_port=0), None, log)
     assert f"http://127.0.0.1:8501{path}\n" in capsys.readouterr().out

@@ -19,8 +19,8 @@ from poplar_triton.tfserving.models import (
     Code,
     ModelSpec,
     ServingError,
-    State,
     TensorSpec,
+    VersionState,
     VersionStatus,
 )
 from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
@@ -323,13 +323,13 @@ def test_models_without_a_source_are_not_served(spec, code, said, begin):
 
 
 ALL = [
-    VersionStatus(10, State.END, Code.INTERNAL, "no such file"),
-    VersionStatus(6, State.UNKNOWN),
-    VersionStatus(5, State.UNLOADING),
-    VersionStatus(4, State.LOADING),
-    VersionStatus(3, State.END),
-    VersionStatus(2, State.AVAILABLE),
-    VersionStatus(1, State.AVAILABLE),
+    VersionStatus(10, VersionState.END, Code.INTERNAL, "no such file"),
+    VersionStatus(6, VersionState.UNKNOWN),
+    VersionStatus(5, VersionState.UNLOADING),
+    VersionStatus(4, VersionState.LOADING),
+    VersionStatus(3, VersionState.END),
+    VersionStatus(2, VersionState.AVAILABLE),
+    VersionStatus(1, VersionState.AVAILABLE),
 ]
 
 
@@ -359,7 +359,7 @@ def test_without_access_to_the_index_readiness_is_reported(sources, versions, be
     triton, models = begin(sources)
     text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
     triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)
-    expected = [VersionStatus(version, State.AVAILABLE) for version in versions]
+    expected = [VersionStatus(version, VersionState.AVAILABLE) for version in versions]
     assert models.list_versions(ModelSpec("m"), Asker()) == expected
     assert models.list_versions(ModelSpec("m", 2), Asker()) == expected[:1]
     assert refusal(models.list_versions, ModelSpec("m", 7), Asker())[0] is Code.NOT_FOUND

@@ -25,7 +25,7 @@ from life_cycle_models import (
 )
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
-from poplar_triton.tfserving.models import State
+from poplar_triton.tfserving.models import VersionState
 from poprt import Compiler, Converter
 from poprt.triton.model_folder import publish_version
 from sample_models import TYPES, gather_model, make_model, types_model
@@ -154,11 +154,11 @@ def test_models_that_triton_lacks_are_not_found(client):
 
 
 def test_versions_stand_as_triton_says(client):
-    served = [(2, State.AVAILABLE, ""), (1, State.AVAILABLE, "")]
+    served = [(2, VersionState.AVAILABLE, ""), (1, VersionState.AVAILABLE, "")]
     assert client.read_status("versions") == served
     assert client.read_status("versions", version=1) == served[1:]
     ((version, state, message),) = client.read_status("broken")
-    assert (version, state) == (1, State.END)
+    assert (version, state) == (1, VersionState.END)
     assert "executable.popef" in message
 
 
@@ -189,7 +189,7 @@ def test_a_configuration_file_chooses_and_labels(server, tmp_path):
     ):
         assert answers_by(client, 2)
         assert answers_by(client, 2, version_label="stable")
-        assert client.read_status("versions") == [(1, State.AVAILABLE, "")]
+        assert client.read_status("versions") == [(1, VersionState.AVAILABLE, "")]
         for model, choice in (("versions", {"version": 2}), ("gather", {})):
             with refused("NOT_FOUND", "Servable not found for request: "):
                 client.predict(model, {"x": make_rows(1)}, **choice)

@@ -1,7 +1,7 @@
 """The options of the gRPC server."""
 
 import pytest
-from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.settings import ServerSettings
 from poplar_triton.tfserving.worker import make_channel_arguments
 
 
@@ -15,7 +15,7 @@ from poplar_triton.tfserving.worker import make_channel_arguments
 )
 def test_limits_have_defaults_unless_they_are_given(name, default):
     def read(**given):
-        return make_channel_arguments(Settings((), channel_arguments=given), files=1000)[name]
+        return make_channel_arguments(ServerSettings((), channel_arguments=given), files=1000)[name]
 
     assert read() == default
     assert read(**{name: -1}) == -1

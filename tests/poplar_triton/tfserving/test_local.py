@@ -13,7 +13,13 @@ from onnx import TensorProto, helper
 from poplar_triton.tfserving import local
 from poplar_triton.tfserving.check import answer, describe_array
 from poplar_triton.tfserving.local import LocalModels, Retries
-from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, State, VersionStatus
+from poplar_triton.tfserving.models import (
+    Code,
+    ModelSpec,
+    ServingError,
+    VersionState,
+    VersionStatus,
+)
 from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
 from poprt import Compiler, CompilerOptions
 from poprt.compile.converter import MFConverter
@@ -130,7 +136,7 @@ def test_the_versions_of_the_policy_are_served_and_no_others(
     write(1, 2, 3, config=config)
     models = open_model(policy)
     assert models.list_versions(ModelSpec("m"), CALL) == [
-        VersionStatus(version, State.AVAILABLE) for version in served
+        VersionStatus(version, VersionState.AVAILABLE) for version in served
     ]
     assert factor(models) == served[0]
     for version in (1, 2, 3):
@@ -183,7 +189,7 @@ def test_only_folders_with_the_number_of_a_version_are_versions(write, open_mode
     for name in ("-6", "6.0", "v7", "\u0667", "9" * 200, str(2**63), "0" * 65):
         (folder / name).mkdir()
     (folder / "8").write_text("a file")
-    assert states(open_model(VersionPolicy(latest=None))) == {5: State.AVAILABLE}
+    assert states(open_model(VersionPolicy(latest=None))) == {5: VersionState.AVAILABLE}
 
 
 def test_a_new_version_takes_the_place_of_the_old_one(write, open_model):
@@ -194,7 +200,10 @@ def test_a_new_version_takes_the_place_of_the_old_one(write, open_model):
     models.refresh()
     assert factor(models) == 2
     refuse(models, Code.NOT_FOUND, "Specific(m, 1)", version=1)
-    wait_until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END}, "the end of version 1")
+    wait_until(
+        lambda: states(models) == {2: VersionState.AVAILABLE, 1: VersionState.END},
+        "the end of version 1",
+    )
 
 
 def test_where_the_newest_version_vanishes_an_older_one_is_served(write, open_model):
@@ -204,7 +213,7 @@ def test_where_the_newest_version_vanishes_an_older_one_is_served(write, open_mo
     models.refresh()
     assert factor(models) == 1
     models.refresh()
-    assert states(models) == {1: State.AVAILABLE}
+    assert states(models) == {1: VersionState.AVAILABLE}
     shutil.rmtree(folder / "1")
     models.refresh()
     refuse(models, Code.NOT_FOUND, "Latest(m)")
@@ -221,7 +230,8 @@ def test_an_unloaded_version_can_come_back(write, open_model, tmp_path):
         models.refresh()
         assert factor(models) == 2
     wait_until(
-        lambda: states(models) == {2: State.AVAILABLE, 1: State.END}, "the end of all closing"
+        lambda: states(models) == {2: VersionState.AVAILABLE, 1: VersionState.END},
+        "the end of all closing",
     )
 
 
@@ -240,11 +250,11 @@ def test_a_version_that_comes_back_while_it_is_closed_stays_available(
     models.refresh()
     go_on.set()
     models.refresh()
-    wait_until(lambda: states(models)[1] is State.END, "the end of version 1")
+    wait_until(lambda: states(models)[1] is VersionState.END, "the end of version 1")
     wait_until(
         lambda: not any(each.name == "close m" for each in threading.enumerate()), "all closed"
     )
-    assert states(models) == {2: State.AVAILABLE, 1: State.END}
+    assert states(models) == {2: VersionState.AVAILABLE, 1: VersionState.END}
 
 
 def test_a_broken_version_says_why_and_the_older_one_is_served_on(write, open_model):
@@ -254,9 +264,13 @@ def test_a_broken_version_says_why_and_the_older_one_is_served_on(write, open_mo
     models.refresh()
     assert factor(models) == 1
     newest, oldest = models.list_versions(ModelSpec("m"), CALL)
-    assert (newest.version, newest.state, newest.code) == (2, State.END, Code.INVALID_ARGUMENT)
+    assert (newest.version, newest.state, newest.code) == (
+        2,
+        VersionState.END,
+        Code.INVALID_ARGUMENT,
+    )
     assert "executable.popef" in newest.message
-    assert oldest == VersionStatus(1, State.AVAILABLE)
+    assert oldest == VersionStatus(1, VersionState.AVAILABLE)
     assert models.failures == [("m", newest)]
     refuse(models, Code.NOT_FOUND, "Specific(m, 2)", version=2)
 
@@ -354,7 +368,7 @@ def test_a_defect_of_loading_is_a_version_that_does_not_load(write, open_model, 
     write(1)
     monkeypatch.setattr(local, "load", fail)
     ((_, status),) = open_model().failures
-    assert (status.state, status.message) == (State.END, "ZeroDivisionError('of ours')")
+    assert (status.state, status.message) == (VersionState.END, "ZeroDivisionError('of ours')")
 
 
 def test_requests_under_way_lose_nothing_while_versions_come_and_go(write, open_model, monkeypatch):
@@ -557,7 +571,7 @@ def test_zeros_before_a_version_do_not_count(write, open_model):
     folder = write(7)
     (folder / "7").rename(folder / "00000007")
     models = open_model(VersionPolicy(latest=None))
-    assert states(models) == {7: State.AVAILABLE}
+    assert states(models) == {7: VersionState.AVAILABLE}
     assert factor(models) == 7
 
 

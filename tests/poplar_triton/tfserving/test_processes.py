@@ -16,7 +16,7 @@ from poplar_triton.tfserving.processes import (
     RESTART_WINDOW_SECONDS,
     Processes,
 )
-from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.settings import ServerSettings
 
 from popef._tools.stalls import DISK_STALL_SECONDS, STALL_SECONDS, StallDetector
 
@@ -51,7 +51,7 @@ def play(monkeypatch, lines, proc):
         starts = PlayedStarts(*plans)
         monkeypatch.setattr(module, "start_python", starts.start_python)
         settings = {"grpc_port": 0, "rest_port": 0, "start_seconds": start_seconds, **settings}
-        made = Processes(Settings((), **settings), lines.append)
+        made = Processes(ServerSettings((), **settings), lines.append)
         return SimpleNamespace(server=made, begun=starts.begun, clock=clock)
 
     return make

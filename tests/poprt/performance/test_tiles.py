@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from poprt.performance import Profile, Tiles, make_profile, tiles_of
 from poprt.performance.tiles import find_runs
 from simipu.chip.target import TARGETS
-from simipu.cost import CostOptions, Kind
+from simipu.cost import CostOptions, Origin
 
 C600 = TARGETS["ipu21"]
 HALF = TensorProto.FLOAT16
@@ -107,7 +107,7 @@ def check_lifetimes(tiles: Tiles) -> None:
         alive = sum(
             each.num_bytes
             for each in tiles.variables
-            if each.kind in (Kind.INPUT, Kind.TENSOR)
+            if each.kind in (Origin.INPUT, Origin.TENSOR)
             and each.ipu == operator.ipu
             and each.first <= step <= each.last
         )
@@ -141,7 +141,7 @@ def test_sums_hold_for_several_ipus(pipelining):
     check_lifetimes(tiles)
     sent, received = (each["exchange"] for each in tiles.cycles())
     assert min(sent.min(), received.min()) >= copy.work.exchange, "both IPUs are busy"
-    handed = [each.ipu for each in tiles.variables if each.kind is Kind.HANDED_ON]
+    handed = [each.ipu for each in tiles.variables if each.kind is Origin.HANDED_ON]
     assert handed == ([1] if pipelining else [])
     assert tiles.received_bytes(copy)[1] == pytest.approx(96 * 512 * 2, abs=64)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from networks import Builder, matmul
 from onnx import TensorProto
 from poprt.pipeline import estimate
-from simipu.cost import Kind, Source, Variable, count_elements
+from simipu.cost import Origin, TileKnowledge, Variable, count_elements
 from simipu.operators.formulas.calibration import CALIBRATION
 from simipu.operators.formulas.plan import PlanOptions, Product, plan_product
 from simipu.operators.formulas.spread import Axis, Grid, Linear, Packed
@@ -132,17 +132,17 @@ def test_the_mapping_of_a_product_is_that_of_its_printed_plan() -> None:
     expected = ([80] * 31 + [20]) * 40
     made = named(product, found.variables)
     assert count_elements(made.spread).tolist() == expected
-    assert made.source is Source.PLAN
+    assert made.source is TileKnowledge.PLAN
     # The weights of 32 channels by 20 columns are stored by the 32 tiles that read them.
     weights = named("weight_0", found.variables)
     assert count_elements(weights.spread).tolist() == [20] * 1280
     # The activation works where its operand lies.
     relu = found.variables[-1]
-    assert (relu.kind, relu.source) == (Kind.TENSOR, Source.PLAN)
+    assert (relu.kind, relu.source) == (Origin.TENSOR, TileKnowledge.PLAN)
     assert count_elements(relu.spread).tolist() == expected
     # Nobody knows where the host's input lies: 64,000 vectors, 44 on a tile, on 1,455 tiles.
     given_ = named("x", found.variables)
-    assert given_.source is Source.LINEAR
+    assert given_.source is TileKnowledge.LINEAR
     assert count_elements(given_.spread).max() == 4 * 44
     assert len(count_elements(given_.spread)) == math.ceil(64_000 / 44)
 
@@ -161,7 +161,7 @@ def test_the_splits_of_a_plan_follow_each_other_as_poplin_numbers_tiles() -> Non
 def test_an_elementwise_operator_lies_as_its_operand() -> None:
     found = estimate(one_node("Relu", [[64, 1000]]), C600)
     first, second = found.variables
-    assert (first.kind, second.kind) == (Kind.INPUT, Kind.TENSOR)
+    assert (first.kind, second.kind) == (Origin.INPUT, Origin.TENSOR)
     # 64,000 halves are 16,000 vectors of 4: 11 on a tile, 1,455 tiles.
     for each in (first, second):
         counts = count_elements(each.spread)
@@ -173,4 +173,4 @@ def test_transposed_weights_lie_as_the_product_reads_them() -> None:
     x = net.input("x", [64, 512], TensorProto.FLOAT16)
     turned = net.add("Transpose", net.weight(256, 512), perm=[1, 0])
     found = estimate(net.model(net.add("MatMul", x, turned)), C600)
-    assert named("weight_0", found.variables).source is Source.PLAN
+    assert named("weight_0", found.variables).source is TileKnowledge.PLAN
