@@ -8,9 +8,11 @@ anything else, or with shapes and constants that are not known, goes without.
     norms     mean over the last axis, kept; x - mean; squares; a scale and a bias of the last axis
     factors   finite floats of a common size, not 0, around a MatMul
     integers  one scale, or one for each column, of a product with unsigned integers on the left
-    tables    norms over the last axis, which the sum with a residual or of rows of tables precedes
+    tables    norms over the last axis, which the sum with a residual or of rows of tables precedes,
+              and no bias that widens a product
     biases    no bias of floats of a quantised product
     pairs     QuantizeLinear behind a DequantizeLinear has its scale and zero point
+    codes     scales of a common size, with which a code that is dequantised is finite
     spread    no body reads a computed tensor; int8 only where a type is no attribute
     turned    no output is turned and then quantised
 """
@@ -41,9 +43,10 @@ from simipu.operators import Moves, names_where, operator_of
 
 Weights = Mapping[str, Array]
 
-ALWAYS = ("DivMulFusion", "FuseReluClip", "GemmTransposeFusion")
-"""1 / x * y as y / x loses the rank of the 1, and is wrong for integers; a Relu in front of a Clip
-of doubles, and a Gemm whose result is an output, end the creation of the session."""
+ALWAYS = ("AttentionFusion", "DivMulFusion", "FuseReluClip", "GemmTransposeFusion")
+"""An attention takes every number of its mask but 0 as 1; 1 / x * y as y / x loses the rank of the
+1, and is wrong for integers; a Relu in front of a Clip of doubles, and a Gemm whose result is an
+output, end the creation of the session."""
 QUANTISED = ("EliminateIdentity",)
 """Optimisers left out of every graph with quantised tensors, in which an Identity stands where an
 operator must stay one of floats (`operators.quantized_operands`)."""
@@ -55,6 +58,12 @@ COLUMN_NORMS = ("MatMul_BatchNormalization_Fusion",)
 BIASES = ("WeightBiasQuantization",)
 PAIRS = ("DoubleQDQPairsRemover",)
 SPREAD = ("QDQPropagationTransformer",)
+CODES = (
+    "QDQSelectorActionTransformer",
+    "QDQFinalCleanupTransformer",
+    "TransposeOptimizer",
+    "TransposeOptimizer_CPUExecutionProvider",
+)
 TURNED = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
 _SUMMING = names_where(lambda entry: entry.keeps_sums)
 """Products and convolutions, most of which may have a bias as third input."""
@@ -64,6 +73,8 @@ _SQUARE = 2.0
 _MAX_FACTOR = 2.0**40
 """Largest factor, and 1 by the least, that is moved into a product: its sums stay finite where the
 scaled operands do, for values that networks have."""
+_MAX_SCALE = 2.0**96
+"""Largest scale of quantised tensors, and 1 by the least: times a code of 16 bits it is finite."""
 
 
 def find_unsafe_optimisers(
@@ -82,6 +93,7 @@ def find_unsafe_optimisers(
         COLUMN_NORMS: {"MatMul", "BatchNormalization"} <= kinds,
         BIASES: "DequantizeLinear" in kinds and bool(kinds & _SUMMING),
         PAIRS: {"DequantizeLinear", "QuantizeLinear"} <= kinds,
+        CODES: is_quantized,
         SPREAD: is_quantized,
         TURNED: {"Transpose", "QuantizeLinear"} <= kinds,
     }
@@ -90,7 +102,7 @@ def find_unsafe_optimisers(
         facts = _Facts.of(model, weights, inferred or infer_shapes(model))
         for names, is_safe in _RULES.items():
             if looks[names] and not all(map(is_safe, facts)):
-                left_out += names
+                left_out += [name for name in names if name not in left_out]
     return tuple(left_out)
 
 
@@ -280,6 +292,8 @@ def _are_over_last(facts: _Facts) -> bool:
     """Return whether all norms are over the last axis, with a scale and a bias of it."""
     if any(facts.nodes("Sqrt")) and not _norms_are_safe(facts):
         return False
+    if not _are_biases_narrow(facts):
+        return False
     for node in facts.nodes("LayerNormalization"):
         source, axis = node.input[0], attribute(node, "axis", -1)
         if axis not in (-1, len(facts.shapes.get(source, ())) - 1):
@@ -288,6 +302,18 @@ def _are_over_last(facts: _Facts) -> bool:
         is_plain = all(facts.is_along_last(name, source) for name in weights)
         if not is_plain or not _is_epsilon(attribute(node, "epsilon", 1e-5)):
             return False
+    return True
+
+
+def _are_biases_narrow(facts: _Facts) -> bool:
+    """Return whether no bias of one axis widens the product that it is added to."""
+    for node in facts.nodes("Add"):
+        for product, bias in (node.input, node.input[::-1]):
+            is_bias = facts.value(bias) is not None and len(facts.shapes.get(bias, ())) == 1
+            if is_bias and facts.maker(product, "MatMul") is not None:
+                sizes = facts.shapes.get(product, ())[-1:], facts.shapes[bias]
+                if sizes[1] not in (sizes[0], (1,)):
+                    return False
     return True
 
 
@@ -360,6 +386,18 @@ def _pairs_are_alike(facts: _Facts) -> bool:
     return True
 
 
+def _codes_return(facts: _Facts) -> bool:
+    """Return whether scales have a size with which the number of a code is finite, and the code
+    again when it is quantised: what moves codes takes the place of both."""
+    for node in facts.nodes("DequantizeLinear", "QuantizeLinear"):
+        scale = facts.value(node.input[1])
+        if scale is not None:
+            sizes = np.abs(scale.astype(np.float64))
+            if not ((sizes >= 1 / _MAX_SCALE) & (sizes <= _MAX_SCALE)).all():
+                return False
+    return True
+
+
 def _spread_is_safe(facts: _Facts) -> bool:
     """Return whether pairs can be moved along the graph: a moved pair has its type as an attribute
     from opset 21 on, which is wrong once int8 becomes uint8; tensors that a body reads lose their
@@ -404,6 +442,7 @@ _RULES = {
     COLUMN_NORMS: _columns_are_safe,
     BIASES: _biases_are_codes,
     PAIRS: _pairs_are_alike,
+    CODES: _codes_return,
     SPREAD: _spread_is_safe,
     TURNED: _turned_are_inner,
 }

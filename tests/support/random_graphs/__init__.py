@@ -56,7 +56,7 @@ def finish(drawing: Drawing) -> Drawn:
     read = {name for node in drawing.nodes for name in node.input}
     ends = [name for name in drawing.own if name not in read]
     outputs = ends if drawing.chance(0.7) else ends[-1:]
-    outputs += [name for name in drawing.own if drawing.chance(0.1)]
+    outputs += [name for name in drawing.own if drawing.chance(drawing.output_chance)]
     outputs += [name for name in drawing.inputs if drawing.chance(0.03)]
     outputs += [name for name in drawing.constants if drawing.chance(0.01)]
     outputs = list(dict.fromkeys(outputs))

@@ -67,7 +67,8 @@ def round_to_half(value: Array) -> Array:
     """Round floats to half, without infinities; other types stay unchanged."""
     if value.dtype != np.float32:
         return value
-    return np.clip(value, -65504.0, 65504.0).astype(np.float16).astype(np.float32)
+    limited = np.clip(value, -65504.0, 65504.0)  # a number, if the array has no axis
+    return np.asarray(limited, np.float16).astype(np.float32)
 
 
 def make_value_info(name: str, value: Array) -> onnx.ValueInfoProto:
@@ -91,6 +92,8 @@ class Drawing:
         self.depth = 0
         self.allows_empty = False
         self.max_inputs = 4
+        self.output_chance = 0.1
+        """Chance of each result that is read to be an output, too."""
 
     # What is drawn.
 

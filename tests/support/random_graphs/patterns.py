@@ -128,7 +128,8 @@ def simplified_layer_norm(d: Drawing) -> None:
 
 
 def skip_norm(d: Drawing) -> None:
-    """SkipLayerNormFusion and BiasSkipLayerNormFusion: a norm of one or two sums."""
+    """SkipLayerNormFusion: a norm of one or two sums."""
+    d.output_chance = 0.03
     x = source(d, 3, 3, "float32") if d.chance(0.6) else source(d, 1, 4)
     kind, rank = d[x].kind, d[x].value.ndim
     total = x
@@ -149,8 +150,29 @@ def skip_norm(d: Drawing) -> None:
         swap(d, "Add", result, total)
 
 
+def biased_norm(d: Drawing) -> None:
+    """BiasSkipLayerNormFusion: a norm of a product, a bias and a residual. A product with a matrix
+    for each row of the batch becomes no Gemm with the bias."""
+    d.opset, d.output_chance = d.choice([17, 18, 20, 21]), 0.02
+    batch, steps, inner, size = d.size, d.dimension(), d.dimension(), d.choice([2, 4])
+    x = make(d, d.numbers((batch, steps, inner)), role="given")
+    columns = d.choice([size, size, size, 1])
+    product = d.add("MatMul", x, make(d, d.numbers((batch, inner, columns)), role="constant"))
+    if d.chance(0.1):
+        product = d.add("Cast", product, to=1)
+    shape = d.choice([(size,)] * 8 + [(1,), (1, 1, size), (batch, 1, size)])
+    total = swap(d, "Add", product, make(d, d.numbers(shape), role="constant"), 0.8)
+    for _ in range(d.choice([1, 1, 1, 2])):
+        total = swap(d, "Add", total, make(d, d.numbers((batch, steps, size)), role="given"))
+    weights = [make(d, d.numbers((d[total].shape[-1],))) for _ in range(d.integer(1, 2))]
+    normal = d.add("LayerNormalization", total, *weights, axis=-1, epsilon=1e-3)
+    if d.chance(0.3):
+        swap(d, "Add", normal, d.choice([total, product]))
+
+
 def gelu(d: Drawing) -> None:
     """GeluFusion and BiasGeluFusion: x / sqrt(2), erf, + 1, * x, * 0.5, behind a bias or not."""
+    d.output_chance = 0.03
     x = source(d)
     kind = d[x].kind
     if d.chance(0.5):
@@ -176,6 +198,7 @@ def gelu(d: Drawing) -> None:
 
 def fast_gelu(d: Drawing) -> None:
     """FastGeluFusion: the gelu by a tanh, in both spellings, behind a bias or not."""
+    d.output_chance = 0.02
     x = source(d)
     kind = d[x].kind
     if d.chance(0.5):
@@ -198,9 +221,11 @@ def fast_gelu(d: Drawing) -> None:
     outer = swap(d, "Add", d.add("Tanh", inner), number(1.0, 0.5))
     other = x if d.chance(0.9) else source(d, kind=kind)
     if d.chance(0.5):
-        swap(d, "Mul", swap(d, "Mul", other, number(0.5, 0.25)), outer)
+        result = swap(d, "Mul", swap(d, "Mul", other, number(0.5, 0.25)), outer)
     else:
-        swap(d, "Mul", other, swap(d, "Mul", outer, number(0.5, 0.25)))
+        result = swap(d, "Mul", other, swap(d, "Mul", outer, number(0.5, 0.25)))
+    if d.chance(0.7):  # ONNX Runtime leaves a gelu whose result is an output
+        d.add("Neg", result)
 
 
 def quick_gelu(d: Drawing) -> None:
@@ -217,7 +242,7 @@ def quick_gelu(d: Drawing) -> None:
 
 
 def swiglu(d: Drawing) -> None:
-    """SwiGluFusion: x sigmoid(x) y, of products or not."""
+    """What QuickGeluFusion leaves: x sigmoid(x) y, of products or not."""
     x = source(d, 2, 3, "float32")
     gates = [make(d, d.numbers((d[x].shape[-1], 4)), role="constant") for _ in range(2)]
     gate, up = (d.add("MatMul", x, each) for each in gates) if d.chance(0.6) else (x, source(d))
@@ -347,7 +372,7 @@ def gemm(d: Drawing) -> None:
 
 
 def attention(d: Drawing) -> None:
-    """AttentionFusion, GroupQueryAttentionFusion: a norm, three products and biases, heads, scores
+    """What the optimisers of attentions leave: a norm, three products and biases, heads, scores
     with a mask, and what joins the heads."""
     batch, steps, heads, size = d.dimension(), d.dimension(), d.choice([1, 2]), d.choice([2, 4])
     width = heads * size
@@ -379,8 +404,84 @@ def attention(d: Drawing) -> None:
     out = swap(d, "Add", out, x if d.chance(0.3) else normal)
 
 
+def encoder(d: Drawing) -> None:
+    """AttentionFusion and EmbedLayerNormFusion: what is to become the attention of BERT, of a batch
+    whose size is open, with a mask of any numbers."""
+    d.opset, d.output_chance = d.choice([11, 12, 12, 14]), 0.002
+    batch, steps, heads, size = d.size, d.integer(2, 3), d.choice([1, 2]), d.choice([1, 4])
+    width = heads * size
+
+    def constant(*shape: int) -> str:
+        return make(d, d.numbers(shape) / 2, role="constant")
+
+    x = _embed(d, batch, steps, width) if d.chance(0.5) else ""
+    x = x or make(d, d.numbers((batch, steps, width)), role="given")
+    normal = _norm_of_last(d, x)
+    sides = []
+    for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
+        side = d.add("MatMul", normal, constant(width, width))
+        side = d.add("Reshape", d.add("Add", side, constant(width)), d.longs([0, 0, heads, size]))
+        sides.append(d.add("Transpose", side, perm=order))
+    scores = d.add("Div", d.add("MatMul", *sides[:2]), make(d, size**0.5, role="constant"))
+    if d.chance(0.9):
+        scores = swap(d, "Add", scores, _mask(d, batch, steps), 0.1)
+    weights = d.add("Softmax", scores, axis=3)
+    mixed = d.add("Transpose", d.add("MatMul", weights, sides[2]), perm=[0, 2, 1, 3])
+    out = d.add("MatMul", d.add("Reshape", mixed, d.longs([0, 0, width])), constant(width, width))
+    d.add("Add", d.add("Add", out, constant(width)), normal)
+
+
+def _norm_of_last(d: Drawing, x: str) -> str:
+    """Add a layer norm, written as operators."""
+    mean = d.add("ReduceMean", x, axes=[-1])
+    centred = d.add("Sub", x, mean)
+    squares = d.add("Pow", centred, make(d, 2.0, role="constant"))
+    variance = d.add("ReduceMean", squares, axes=[-1])
+    root = d.add("Sqrt", d.add("Add", variance, make(d, 1e-3, role="constant")))
+    scale, bias = (make(d, d.numbers(d[x].shape[-1:]), role="constant") for _ in range(2))
+    return d.add("Add", d.add("Mul", d.add("Div", centred, root), scale), bias)
+
+
+def _mask(d: Drawing, batch: int, steps: int) -> str:
+    """Add a mask of the scores: 0 where there is 1 in a given one, else a large negative number."""
+    kind = d.choice(["int64", "int64", "int32", "float32"])
+    values = d.rng.integers(0, 2, (batch, steps)) if d.chance(0.5) else d.numbers((batch, steps))
+    mask = make(d, values, kind, "given")
+    for axis in (1, 2):
+        if d.opset < 13:
+            mask = d.add("Unsqueeze", mask, axes=[axis])
+        else:
+            mask = d.add("Unsqueeze", mask, d.longs([axis]))
+    if kind != "float32" or d.chance(0.5):
+        mask = d.add("Cast", mask, to=1)
+    missing = d.add("Sub", make(d, 1.0, role="constant"), mask)
+    return d.add("Mul", missing, make(d, d.choice([-10000.0, -1.0, -1000.0]), role="constant"))
+
+
+def _embed(d: Drawing, batch: int, steps: int, width: int) -> str:
+    """Add the sum of rows of tables: of words, of positions that are counted, and of segments."""
+    words = make(d, d.rng.integers(0, 5, (batch, steps)), "int64", "given")
+    tables = [make(d, d.numbers((rows, width)), role="constant") for rows in (5, 4, 2)]
+    sizes = d.add("Shape", words)
+    count = d.add("Gather", sizes, make(d, 1, "int64", "constant"), axis=0)
+    numbers = d.add(
+        "Range", make(d, 0, "int64", "constant"), count, make(d, 1, "int64", "constant")
+    )
+    if d.opset < 13:
+        numbers = d.add("Unsqueeze", numbers, axes=[0])
+    else:
+        numbers = d.add("Unsqueeze", numbers, d.longs([0]))
+    places = d.add("Expand", numbers, d.add("Shape", words))
+    total = d.add("Gather", tables[0], words, axis=0)
+    total = d.add("Add", total, d.add("Gather", tables[1], places, axis=0))
+    if d.chance(0.8):
+        segments = make(d, d.rng.integers(0, 2, (batch, steps)), "int64", "given")
+        total = d.add("Add", total, d.add("Gather", tables[2], segments, axis=0))
+    return total
+
+
 def embedding(d: Drawing) -> None:
-    """EmbedLayerNormFusion: a norm of the sum of rows of tables."""
+    """What EmbedLayerNormFusion leaves: a norm of the sum of rows of tables."""
     batch, steps, width = d.dimension(), d.integer(1, 4), d.choice([2, 4])
     kind = d.choice(["int64", "int32"])
     words = make(d, d.rng.integers(0, 5, (batch, steps)), kind, "given")
@@ -434,6 +535,7 @@ FAMILIES: dict[str, Family] = {
     "layer norm": layer_norm,
     "simplified layer norm": simplified_layer_norm,
     "skip norm": skip_norm,
+    "biased norm": biased_norm,
     "gelu": gelu,
     "fast gelu": fast_gelu,
     "quick gelu": quick_gelu,
@@ -444,6 +546,7 @@ FAMILIES: dict[str, Family] = {
     "matmul norm": matmul_norm,
     "gemm": gemm,
     "attention": attention,
+    "encoder": encoder,
     "embedding": embedding,
     "integers": integers,
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import helper
 
@@ -311,4 +312,116 @@ def quantised_moves(d: Drawing) -> None:
         _quantise(d, x, parameters, kind)
 
 
-FAMILIES: dict[str, Family] = {"quantised": quantised, "quantised moves": quantised_moves}
+def pair(d: Drawing) -> None:
+    """QDQFinalCleanupTransformer and DoubleQDQPairsRemover: codes that are dequantised and quantised
+    again, with scales of any size and sign."""
+    d.opset, d.output_chance = d.choice(_OPSETS), 0.01
+    kind = d.choice(["uint8", "int8"])
+    number = d.choice([0.5, 0.5, 0.1, -0.25, 1e36, 3e37, 1e-44, 0.0, np.inf])
+    scale = make(d, number, "float32", "constant")
+    zero = make(d, d.choice([0, 3, 100]), kind, "constant")
+    shape = d.shape(d.integer(1, 3))
+    if d.chance(0.3):
+        x = d.add("QuantizeLinear", make(d, d.numbers(shape), role="given"), scale, zero)
+    else:
+        x = _codes(d, shape, kind)
+    if d.chance(0.3):
+        x = d.add("Transpose", x)
+    result = d.add("DequantizeLinear", x, scale, zero)
+    if d.chance(0.2):
+        result = _move(d, result)
+    others = [scale, zero] if d.chance(0.9) else [*_parameters(d, kind)]
+    result = d.add("QuantizeLinear", result, *others)
+    how = d.integer(0, 3)
+    if how == 0:
+        d.add("Cast", result, to=1)
+    elif how == 1:
+        d.add("DequantizeLinear", result, *others)
+
+
+def quantised_convolution(d: Drawing) -> None:
+    """NhwcTransformer: a QLinearConv of any layout, group, padding and scales."""
+    d.opset, d.output_chance = d.choice([10, 12, 13, 17, 21]), 0.02
+    kind, filter_kind = d.choice(["uint8", "int8"]), d.choice(["uint8", "int8"])
+    axes, channels = d.choice([1, 2, 2, 2, 3]), d.choice([1, 2, 3, 4, 16])
+    group = d.choice([1, 1, channels])
+    outputs = d.choice([1, 2, 8]) * group
+    x = _codes(d, (d.dimension(), channels, *(d.integer(3, 6) for _ in range(axes))), kind)
+    if d.chance(0.3):
+        x = _turn(d, x)
+        channels = d[x].shape[1]
+        group = 1
+        outputs = d.choice([1, 2, 8])
+    kernel = [d.integer(1, 3) for _ in range(axes)]
+    filters = _codes(d, (outputs, channels // group, *kernel), filter_kind, "constant")
+    per_channel = outputs if d.chance(0.3) else 0
+    scales = [make(d, 2.0 ** d.integer(-5, 2), role="constant") for _ in range(2)]
+    zeros = [make(d, d.integer(0, 100), kind, "constant") for _ in range(2)]
+    scale = 2.0 ** d.rng.integers(-5, 2, (per_channel,) if per_channel else ())
+    zero = make(
+        d, np.zeros_like(scale) if per_channel else d.integer(0, 9), filter_kind, "constant"
+    )
+    inputs = [x, scales[0], zeros[0], filters, make(d, scale, role="constant"), zero]
+    inputs += [scales[1], zeros[1]]
+    if d.chance(0.4):
+        inputs.append(make(d, d.rng.integers(-999, 999, (outputs,)), "int32", "constant"))
+    pads = d.choice([None, [1] * 2 * axes, [0] * axes + [1] * axes])
+    settings: dict[str, Any] = {"pads": pads} if d.chance(0.8) else {"auto_pad": "SAME_LOWER"}
+    settings[d.choice(["strides", "dilations"])] = d.choice([None, None, [2] + [1] * (axes - 1)])
+    result = d.add("QLinearConv", *inputs, group=group, kernel_shape=kernel, **settings)
+    if d.chance(0.4):
+        d.add(d.choice(["Transpose", "MaxPool"]), result, kernel_shape=[1] * axes)
+
+
+def turned_pool(d: Drawing) -> None:
+    """TransposeOptimizer_CPUExecutionProvider: a MaxPool of codes between Transposes."""
+    d.opset, d.output_chance = d.choice([12, 13, 17, 21, 22]), 0.02
+    axes = d.choice([1, 2, 2, 2, 3])
+    rank = axes + 2
+    x = _codes(d, [d.dimension(), *(d.integer(3, 5) for _ in range(rank - 1))], d.choice(["uint8", "int8"]))  # fmt: skip
+    last = [0, rank - 1, *range(1, rank - 1)]
+    x = d.add("Transpose", x, perm=last if d.chance(0.8) else list(d.rng.permutation(rank)))
+    result = d.add(
+        "MaxPool", x, outputs=d.choice([1, 1, 1, 2]), kernel_shape=[d.integer(1, 3) for _ in range(axes)],
+        strides=d.choice([None, [2] * axes]), pads=d.choice([None, [1] * 2 * axes, [0] * axes + [1] * axes]),
+        ceil_mode=d.choice([None, 1]), dilations=d.choice([None, None, [2] + [1] * (axes - 1)]),
+        storage_order=d.choice([None, None, 1]), auto_pad=d.choice([None] * 4 + ["SAME_UPPER"]),
+    )  # fmt: skip
+    if d.chance(0.8):
+        first = [0, *range(2, rank), 1]
+        result = d.add("Transpose", result, perm=first if d.chance(0.8) else last)
+    if d.chance(0.3):
+        d.add("Cast", result, to=1)
+
+
+def blocked_weight(d: Drawing) -> None:
+    """MatMulNBitsFusion: a product with a weight of 4 bits and a scale for each block, and a bias.
+    With an open size of the batch it becomes no Gemm."""
+    d.opset, d.output_chance = d.choice([21, 23]), 0.02
+    kind = d.choice([ml_dtypes.int4, ml_dtypes.uint4])
+    rows, columns, blocks = d.choice([32, 64]), d.choice([1, 3, 8]), d.choice([16, 32])
+    low = 0 if kind is ml_dtypes.uint4 else -8
+    codes = d.rng.integers(low, low + 16, (rows, columns)).astype(kind)
+    shape = (rows // blocks, columns)
+    inputs = [d.constant(codes), make(d, 2.0 ** d.rng.integers(-4, 1, shape), role="constant")]
+    if d.chance(0.4):
+        inputs.append(d.constant(d.rng.integers(low, low + 16, shape).astype(kind)))
+    right = d.add("DequantizeLinear", *inputs, axis=0, block_size=blocks)
+    x = make(d, d.numbers((*d.shape(d.integer(1, 2)), rows)), role="given")
+    result = d.add("MatMul", x, right)
+    if d.chance(0.9):
+        bias = d.choice([(columns,)] * 5 + [(), (1,), (1, columns), (2, *d[result].shape)])
+        sides = [result, make(d, d.numbers(bias))]
+        result = d.add("Add", *(sides if d.chance(0.5) else sides[::-1]))
+    if d.chance(0.3):
+        d.add("Neg", result)
+
+
+FAMILIES: dict[str, Family] = {
+    "quantised": quantised,
+    "quantised moves": quantised_moves,
+    "pair": pair,
+    "quantised convolution": quantised_convolution,
+    "turned pool": turned_pool,
+    "blocked weight": blocked_weight,
+}
