@@ -1,18 +1,27 @@
-"""Guards of products that add up no terms: ONNX Runtime's kernels of integers return memory that
-they have not written, or reject the operands."""
+"""Guards of operators that combine no elements.
+
+ONNX Runtime's products of integers that add up no terms return memory that they have not written,
+or reject the operands. Its pools reject an image without pixels, and its extremes one without
+truths. Here each window has the value of no elements: the sum 0, the mean NaN, or 0 where padding
+counts as elements, and the extreme -inf or the least number of the type.
+"""
 
 from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
 from onnxgraph import Results, Site, Tape, Value
+from onnxgraph.opsets import EXPAND_EXISTS
 
 from simipu.operators.entry import Body, GraphContext
+from simipu.operators.windows import count_windows
 
 _QLINEAR_ZERO_POINT = 7
 """Input of a QLinearMatMul that is the zero point of its result."""
 _INTEGER, _QLINEAR = (0, 1), (0, 3)
 """Operands of MatMulInteger and of QLinearMatMul."""
+_IMAGE = 2
+"""First axis of an image, behind those of the batch and the channels."""
 
 
 def unsigned_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -48,3 +57,38 @@ def _quantize_nothing(op: Tape, site: Site[GraphContext]) -> Results:
     zero = site.node.input[_QLINEAR_ZERO_POINT]
     total = op.Add(_sum_nothing(op, site, _QLINEAR), op.Cast(zero, to=TensorProto.INT32))
     return op.Cast(total, to=site.facts.types[zero])
+
+
+def pool(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Compute a pool of an image without pixels."""
+    shape = around.shapes.get(node.input[0])
+    is_empty = 0 in (shape or ())[_IMAGE:] and around.opset >= EXPAND_EXISTS
+    has_places = len(node.output) > 1 and bool(node.output[1])
+    return _pool_nothing if is_empty and not has_places else None
+
+
+def _pool_nothing(op: Tape, site: Site[GraphContext]) -> Results:
+    node = site.node
+    shape = site.facts.shapes[node.input[0]]
+    axes = list(range(_IMAGE, len(shape)))
+    counts = [1] * len(axes)
+    if not node.op_type.startswith("Global"):
+        counts = count_windows(node, [size or 0 for size in shape[_IMAGE:]])
+    kind = node.op_type.removeprefix("Global")
+    # Of the size 1 along each axis of the image.
+    value = op.add("ReduceMax" if kind == "MaxPool" else "ReduceSum", site.x, axes=axes, keepdims=1)
+    if kind == "AveragePool" and not site.get("count_include_pad", 0):
+        value = op.Div(value, 0)
+    return op.Expand(value, op.ints([1, 1, *counts]))
+
+
+def truth(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Compute an extreme of no truths: that of the numbers 0 and 1."""
+    source = node.input[0]
+    is_empty = 0 in around.shapes.get(source, ())
+    return _compare_numbers if is_empty and around.types.get(source) == TensorProto.BOOL else None
+
+
+def _compare_numbers(op: Tape, site: Site[GraphContext]) -> Results:
+    numbers = op.Cast(site.x, to=TensorProto.UINT8)
+    return op.Cast(op.copy(site.node, [numbers, *site.node.input[1:]])[0], to=TensorProto.BOOL)

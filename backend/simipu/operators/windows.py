@@ -1,5 +1,5 @@
-"""Faults of nodes with a window: an input that is shorter than the window. Shape inference reports
-none, and ONNX Runtime only in the run."""
+"""Windows of nodes: how many a pool has, and faults of an input that is shorter than the window.
+Shape inference reports none, and ONNX Runtime only in the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,31 @@ from onnxgraph import attribute
 
 from simipu.operators.entry import Fault, Shapes
 
+_SAME = (b"SAME_UPPER", b"SAME_LOWER")
 _LEADING = 2
 """Axes of a filter or an input before those that a window slides along."""
+
+
+def count_windows(node: onnx.NodeProto, sizes: Sequence[int]) -> list[int]:
+    """Return the number of a pool's windows along each axis of an image."""
+    rank = len(sizes)
+    strides = attribute(node, "strides") or [1] * rank
+    dilations = attribute(node, "dilations") or [1] * rank
+    auto_pad = attribute(node, "auto_pad", b"NOTSET")
+    pads = (attribute(node, "pads") if auto_pad == b"NOTSET" else None) or [0] * 2 * rank
+    counts = []
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        extent = (attribute(node, "kernel_shape")[axis] - 1) * dilations[axis] + 1
+        room = size + pads[axis] + pads[axis + rank] - extent
+        if auto_pad in _SAME:
+            count = -(-size // stride)
+        elif attribute(node, "ceil_mode", 0):
+            count = -(-room // stride) + 1
+            count -= (count - 1) * stride >= size + pads[axis]  # it would begin in the padding
+        else:
+            count = room // stride + 1
+        counts.append(max(0, count))
+    return counts
 
 
 def window_fault(filters: int | None = None) -> Fault:
@@ -32,7 +55,7 @@ def window_fault(filters: int | None = None) -> Fault:
 
 def _compare(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> str:
     rank = len(sizes)
-    is_padded = attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
+    is_padded = attribute(node, "auto_pad", b"NOTSET") in _SAME
     if is_padded or attribute(node, "ceil_mode", 0):
         return ""
     pads = tuple(attribute(node, "pads", ())) or (0,) * (2 * rank)

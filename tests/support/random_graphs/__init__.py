@@ -58,7 +58,8 @@ def finish(drawing: Drawing) -> Drawn:
     outputs = ends if drawing.chance(0.7) else ends[-1:]
     outputs += [name for name in drawing.own if drawing.chance(drawing.output_chance)]
     outputs += [name for name in drawing.inputs if drawing.chance(0.03)]
-    outputs += [name for name in drawing.constants if drawing.chance(0.01)]
+    of_numpy = [name for name, value in drawing.constants.items() if value.dtype.kind != "V"]
+    outputs += [name for name in of_numpy if drawing.chance(0.01)]
     outputs = list(dict.fromkeys(outputs))
     constants = [numpy_helper.from_array(value, name) for name, value in drawing.constants.items()]
     kept = [each for each in constants if each.name in used_names(drawing) | set(outputs)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simipu.operators import counts, extremes, wrapping
+from simipu.operators import counts, extremes, nothing, wrapping
 from simipu.operators.entries.makers import BOUNDED, EXACT, GROWING, family, reduced
-from simipu.operators.entry import Family, OfLarge, Operator, Terms
+from simipu.operators.entry import Family, OfLarge, Operator, Terms, first_of
 from simipu.operators.formulas import composite, reducing
 from simipu.operators.ranges import narrow_input
 from simipu.operators.rules import computing as rows
@@ -46,7 +46,7 @@ REDUCING: Mapping[str, Operator] = {
     **reduced(
         "ReduceMax ReduceMin",
         EXACT,
-        guard=extremes.reduction,
+        guard=first_of(nothing.truth, extremes.reduction),
         family=Family.REDUCTION,
         sdk="yes",
         keeps_single=True,
@@ -165,6 +165,7 @@ REDUCING: Mapping[str, Operator] = {
         reducing.pool,
         BOUNDED,
         count=counts.pool,
+        guard=nothing.pool,
         fault=window_fault(),
         family=Family.POOL,
         sdk="yes",
@@ -177,7 +178,7 @@ REDUCING: Mapping[str, Operator] = {
         reducing.pool,
         EXACT,
         count=counts.pool,
-        guard=extremes.pool,
+        guard=first_of(nothing.pool, extremes.pool),
         fault=window_fault(),
         family=Family.POOL,
         sdk="yes",
@@ -188,6 +189,7 @@ REDUCING: Mapping[str, Operator] = {
         rows.pool,
         reducing.pool,
         count=counts.pool,
+        guard=nothing.pool,
         fault=window_fault(),
         family=Family.POOL,
         wrong_in_reference=True,
@@ -197,6 +199,7 @@ REDUCING: Mapping[str, Operator] = {
         rows.pool,
         reducing.reduction,
         BOUNDED,
+        guard=nothing.pool,
         family=Family.REDUCTION,
         sdk="yes",
         adds=Terms.SIGNED,
@@ -206,12 +209,19 @@ REDUCING: Mapping[str, Operator] = {
         rows.pool,
         reducing.reduction,
         EXACT,
-        guard=extremes.pool,
+        guard=first_of(nothing.pool, extremes.pool),
         family=Family.REDUCTION,
         sdk="yes",
         wrong_in_reference=True,
     ),
-    **family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21, family=Family.REDUCTION),
+    **family(
+        "GlobalLpPool",
+        rows.pool,
+        reducing.reduction,
+        last_opset=21,
+        guard=nothing.pool,
+        family=Family.REDUCTION,
+    ),
     **family(
         "TopK",
         rows.along(-1),
