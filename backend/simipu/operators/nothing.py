@@ -2,12 +2,13 @@
 
 ONNX Runtime's products of integers that add up no terms return memory that they have not written,
 or reject the operands. Its pools reject an image without pixels, and its extremes one without
-truths. Here each window has the value of no elements: the sum 0, the mean NaN, or 0 where padding
+truths; a ConvTranspose of such a volume ends the process. Here each window has the value of no elements: the sum 0, the mean NaN, or 0 where padding
 counts as elements, and the extreme -inf or the least number of the type.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import Results, Site, Tape, Value
@@ -80,6 +81,28 @@ def _pool_nothing(op: Tape, site: Site[GraphContext]) -> Results:
     if kind == "AveragePool" and not site.get("count_include_pad", 0):
         value = op.Div(value, 0)
     return op.Expand(value, op.ints([1, 1, *counts]))
+
+
+def transposed_convolution(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Compute a ConvTranspose of a volume without pixels, which is its bias."""
+    source = around.shapes.get(node.input[0], ())
+    is_volume = len(source) > _IMAGE + 2 and around.shape(node.input[1]) is not None
+    return _spread_nothing if is_volume and 0 in source[_IMAGE:] else None
+
+
+def _spread_nothing(op: Tape, site: Site[GraphContext]) -> Results:
+    """Spread one pixel with filters of 0 instead, and cut off what it adds to the size."""
+    source, filters, *bias = site.node.input
+    shape, kind = site.facts.shapes[source], site.facts.types[source]
+    axes = [axis for axis, size in enumerate(shape) if axis >= _IMAGE and size == 0]
+    pads = [0] * len(shape) + [int(axis in axes) for axis in range(len(shape))]
+    zeros = op.like(np.zeros(site.facts.shape(filters) or ()), kind)
+    (result,) = op.copy(site.node, [op.Pad(op.read(source, kind), pads=pads), zeros, *bias])
+    if site.get("output_shape") is not None:
+        return result
+    strides = site.get("strides") or [1] * (len(shape) - _IMAGE)
+    starts = [strides[axis - _IMAGE] for axis in axes]
+    return op.Slice(result, starts=starts, ends=[np.iinfo(np.int64).max] * len(axes), axes=axes)
 
 
 def truth(node: onnx.NodeProto, around: GraphContext) -> Body | None:

@@ -1,6 +1,10 @@
 """Tests of operators that combine no elements: pools of images without pixels, extremes of no truths,
 and convolutions and pools of neither."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -145,3 +149,32 @@ def test_a_convolution_of_nothing_is_its_bias(group):
             bias = feeds["b"] if "b" in used else np.zeros(16, np.float32)
             expected = np.broadcast_to(bias.reshape(16, *(1,) * axes), result.shape)
             np.testing.assert_array_equal(result, expected)
+
+
+def test_a_transposed_convolution_of_nothing_ends_no_process(tmp_path):
+    # Without the guard ONNX Runtime 1.32 ends with a segmentation fault.
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_nothing as tests\n"
+        "tests.check_transposed_convolutions()"
+    )
+    folder = str(Path(__file__).parent)
+    subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=100, cwd=tmp_path)
+
+
+def check_transposed_convolutions():
+    """Compare ConvTransposes of empty volumes with their bias."""
+    for group, settings, sizes in (
+        (1, {}, (3, 1, 4)),
+        (2, {"strides": [2, 2, 1], "output_padding": [1, 1, 0]}, (5, 1, 4)),
+        (1, {"strides": [1, 3, 1]}, (3, 0, 4)),
+        (1, {"pads": [0, 0, 1, 0, 0, 1]}, (3, 1, 2)),
+        (1, {"dilations": [1, 3, 1]}, (3, 3, 4)),
+    ):
+        feeds = {
+            "x": np.zeros((2, 2, 2, 0, 3), np.float32),
+            "w": np.full((2, 4 // group, 2, 2, 2), np.inf, np.float32),
+            "b": np.arange(4, dtype=np.float32),
+        }
+        node = helper.make_node("ConvTranspose", list(feeds), ["y"], group=group, **settings)
+        expected = np.broadcast_to(feeds["b"].reshape(4, 1, 1, 1), (2, 4, *sizes))
+        np.testing.assert_array_equal(answer(model_of(node, feeds), feeds), expected)

@@ -87,6 +87,7 @@ PRODUCTS: Mapping[str, Operator] = {
         counts.transposed_convolution,
         (1, 2),
         Rounding.SUMMED,
+        guard=nothing.transposed_convolution,
         family=Family.CONVOLUTION,
         sdk="yes",
         adds=Terms.SIGNED,
