@@ -13,7 +13,8 @@ anything else, or with shapes and constants that are not known, goes without.
     biases    no bias of floats of a quantised product
     pairs     QuantizeLinear behind a DequantizeLinear has its scale and zero point
     codes     scales of a common size, with which a code that is dequantised is finite
-    spread    no body reads a computed tensor; int8 only where a type is no attribute
+    spread    no body reads a computed tensor; int8 only where a type is no attribute, or next to
+              products, as weights are
     turned    no output is turned and then quantised
 """
 
@@ -40,6 +41,7 @@ from onnxgraph.opsets import QUANTIZE_HAS_TYPE
 from popef._tools.arrays import Array
 from simipu.numerics.bodies import find_constants
 from simipu.operators import Moves, names_where, operator_of
+from simipu.operators.quantized_operands import are_common_scales
 
 Weights = Mapping[str, Array]
 
@@ -59,6 +61,7 @@ BIASES = ("WeightBiasQuantization",)
 PAIRS = ("DoubleQDQPairsRemover",)
 SPREAD = ("QDQPropagationTransformer",)
 CODES = (
+    "QDQPropagationTransformer",
     "QDQSelectorActionTransformer",
     "QDQFinalCleanupTransformer",
     "TransposeOptimizer",
@@ -73,8 +76,6 @@ _SQUARE = 2.0
 _MAX_FACTOR = 2.0**40
 """Largest factor, and 1 by the least, that is moved into a product: its sums stay finite where the
 scaled operands do, for values that networks have."""
-_MAX_SCALE = 2.0**96
-"""Largest scale of quantised tensors, and 1 by the least: times a code of 16 bits it is finite."""
 
 
 def find_unsafe_optimisers(
@@ -391,25 +392,37 @@ def _codes_return(facts: _Facts) -> bool:
     again when it is quantised: what moves codes takes the place of both."""
     for node in facts.nodes("DequantizeLinear", "QuantizeLinear"):
         scale = facts.value(node.input[1])
-        if scale is not None:
-            sizes = np.abs(scale.astype(np.float64))
-            if not ((sizes >= 1 / _MAX_SCALE) & (sizes <= _MAX_SCALE)).all():
-                return False
+        if scale is not None and not are_common_scales(scale):
+            return False
     return True
 
 
 def _spread_is_safe(facts: _Facts) -> bool:
     """Return whether pairs can be moved along the graph: a moved pair has its type as an attribute
-    from opset 21 on, which is wrong once int8 becomes uint8; tensors that a body reads lose their
-    maker."""
+    from opset 21 on, which is wrong once int8 becomes uint8, and one without a zero point is of
+    uint8 before; tensors that a body reads lose their maker."""
     bodies = [body for node in facts.graph.node for body in iter_bodies(node)]
     if not facts.makers.keys().isdisjoint(name for body in bodies for name in used_names(body)):
         return False
-    if facts.opset < QUANTIZE_HAS_TYPE:
-        return True
-    quantized = [node.input[0] for node in facts.nodes("DequantizeLinear")]
-    quantized += [node.output[0] for node in facts.nodes("QuantizeLinear")]
-    return not any(facts.types.get(name) == TensorProto.INT8 for name in quantized)
+    pairs = list(facts.nodes("DequantizeLinear", "QuantizeLinear"))
+    names = {node.output[0] for node in pairs}
+    # All operators but products might be crossed.
+    crossed = {
+        facts.origin(name)
+        for node in facts.graph.node
+        if node.op_type not in _SUMMING and names.isdisjoint(node.output)
+        for name in (*node.input, *node.output)
+    }
+    is_typed = facts.opset >= QUANTIZE_HAS_TYPE
+    for node in pairs:
+        codes, number = node.input[0], node.output[0]
+        if node.op_type == "QuantizeLinear":
+            codes, number = number, codes
+        has_zero = len(node.input) > _OPERANDS and bool(node.input[_OPERANDS])
+        is_signed = facts.types.get(codes) == TensorProto.INT8
+        if is_signed and (is_typed or not has_zero) and facts.origin(number) in crossed:
+            return False
+    return True
 
 
 def _turned_are_inner(facts: _Facts) -> bool:

@@ -2,8 +2,9 @@
 
 ONNX Runtime's products of integers that add up no terms return memory that they have not written,
 or reject the operands. Its pools reject an image without pixels, and its extremes one without
-truths; a ConvTranspose of such a volume ends the process. Here each window has the value of no elements: the sum 0, the mean NaN, or 0 where padding
-counts as elements, and the extreme -inf or the least number of the type.
+truths; a ConvTranspose of such a volume ends the process. Here each window has the value of no
+elements: the sum 0, the mean NaN, or 0 where padding counts as elements, and the extreme -inf or
+the least number of the type.
 """
 
 from __future__ import annotations

@@ -5,20 +5,24 @@ these stay floats.
 
     Add -> QuantizeLinear  =  Add -> Identity -> QuantizeLinear
 
+Products of moved tensors of int8 get a pair of their own (`paired`).
+
 The Identity copies nothing. Optimisers do not look through it, and the one that removes it is left
 out (`numerics.optimisers.QUANTISED`). A Reshape would not do: pairs are moved across it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Results, Site, Tape, Value, attribute
-from onnxgraph.opsets import GEMM_BIAS_IS_OPTIONAL
+from onnxgraph.opsets import GEMM_BIAS_IS_OPTIONAL, QUANTIZE_HAS_TYPE
 
 from simipu.operators.entry import Body, GraphContext
 
@@ -34,12 +38,28 @@ _INEXACT = ("Add", "AveragePool", "Mul", "Softmax")
 direction, or (Softmax) exponentials to a table's entries. No field of the entries: only the guard
 below asks, and entries are made with it."""
 
-_PASSED = (
-    "Cast Clip DepthToSpace Div Dropout Expand Flatten Gather Identity MaxPool Pad Relu Reshape "
-    "Slice SpaceToDepth Squeeze Sub Tile Transpose Unsqueeze"
-).split()
-"""Operators that optimisers remove in front of a QuantizeLinear, or move it across. No field of the
-entries: a question of the guard below."""
+_PASSED: Mapping[str, bool] = {
+    **dict.fromkeys("Flatten Reshape Squeeze Transpose Unsqueeze".split(), True),
+    **dict.fromkeys(
+        (
+            "Cast Clip DepthToSpace Div Dropout Expand Gather Identity MaxPool Pad Relu Slice "
+            "SpaceToDepth Sub Tile"
+        ).split(),
+        False,
+    ),
+}
+"""Operators that optimisers remove in front of a QuantizeLinear, or move it across, with whether
+they only move each element of one tensor. No field of the entries: a question of the guards
+below."""
+_MAX_SCALE = 2.0**96
+"""Largest common scale, and 1 by the least: times a code of 16 bits it is finite."""
+
+
+def are_common_scales(scales: NDArray[Any]) -> bool:
+    """Return whether numbers of all codes are finite with these scales, and become the codes again
+    when they are quantised."""
+    sizes = np.abs(scales.astype(np.float64))
+    return bool(((sizes >= 1 / _MAX_SCALE) & (sizes <= _MAX_SCALE)).all())
 
 
 def quantized(node: onnx.NodeProto, around: GraphContext) -> Body | None:
@@ -82,13 +102,9 @@ def biased(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     Runtime's product of integers adds the codes of the bias to the sums."""
     if len(node.input) <= _BIAS:
         return None
-    makers = [around.makers.get(name) for name in node.input]
-    scales = [
-        around.stored(maker.input[_SCALE])
-        for maker in makers
-        if maker is not None and maker.op_type == "DequantizeLinear"
-    ]
-    has_bias = len(scales) == len(makers)
+    sources = [_find_dequantized(name, around) for name in node.input]
+    scales = [around.stored(source.input[_SCALE]) for source in sources if source is not None]
+    has_bias = len(scales) == len(sources)
     if (has_bias and _is_scale_of_sums(*scales)) or len(scales) < _BIAS:
         return None
     if around.opset >= GEMM_BIAS_IS_OPTIONAL and attribute(node, "beta", 1.0) == 1:
@@ -129,4 +145,52 @@ def _add_bias_behind(op: Tape, site: Site[GraphContext]) -> Results:
 def _keep_float(op: Tape, site: Site[GraphContext], place: int) -> Results:
     inputs = [*site.node.input]
     inputs[place] = op.Identity(inputs[place])
+    return op.copy(site.node, inputs)
+
+
+def paired(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+    """Return a body for a product of dequantized tensors of int8 that are moved before:
+
+        DequantizeLinear -> Reshape  ->  QuantizeLinear -> DequantizeLinear  -> MatMul
+
+    The pair changes no number. With it ONNX Runtime finds a product of integers. Up to opset 20 its
+    optimisers add the pair; later they add one that does not load (docs/upstream.md).
+    """
+    if around.opset < QUANTIZE_HAS_TYPE or around.saturates(node):
+        return None
+    sources = [_find_dequantized(name, around) for name in node.input[:_BIAS]]
+    if None in sources:
+        return None
+    moved = {
+        name: source
+        for name, source in zip(node.input, sources, strict=False)
+        if source is not None and source.output[0] != name and _has_common_scale(source, around)
+    }
+    return partial(_pair, moved=moved) if moved else None
+
+
+def _find_dequantized(name: str, around: GraphContext) -> onnx.NodeProto | None:
+    """Return the DequantizeLinear that a tensor comes from, moved or not."""
+    maker = around.makers.get(name)
+    while maker is not None and _PASSED.get(maker.op_type, False):
+        maker = around.makers.get(maker.input[0])
+    return maker if maker is not None and maker.op_type == "DequantizeLinear" else None
+
+
+def _has_common_scale(node: onnx.NodeProto, around: GraphContext) -> bool:
+    """Return whether a tensor of int8 has a zero point and one scale, of a size with which numbers
+    are finite and become their codes again."""
+    if around.type(node.input[0]) != TensorProto.INT8 or len(node.input) <= _ZERO_POINT:
+        return False
+    scale = around.stored(node.input[_SCALE])
+    return scale is not None and scale.size == 1 and scale.ndim <= 1 and are_common_scales(scale)
+
+
+def _pair(op: Tape, site: Site[GraphContext], moved: Mapping[str, onnx.NodeProto]) -> Results:
+    inputs = [*site.node.input]
+    for place, name in enumerate(inputs):
+        if name in moved:
+            parameters = moved[name].input[_SCALE:]
+            codes = op.QuantizeLinear(name, *parameters)
+            inputs[place] = op.DequantizeLinear(codes, *parameters)
     return op.copy(site.node, inputs)

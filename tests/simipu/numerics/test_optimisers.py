@@ -32,6 +32,7 @@ WRONG_IN_ONNXRUNTIME = {
     "quantised": (18, 88, 97),
     "quantised moves": (12, 27, 219),
     "pair": (3, 5),
+    "moved product": (1, 4, 12),
 }
 """Seeds of graphs that ONNX Runtime 1.32 alone computes wrongly or does not load."""
 

@@ -263,3 +263,82 @@ def test_the_witness_has_codes_between_which_a_value_can_lie():
     assert (total % 1 == 0.5).mean() > 0.1
     expected = np.clip(np.rint(total) + 101, 0, 255)
     assert (unoptimised_session(model).run(None, feeds)[0] == expected).all()
+
+
+def moved_model(kind, *, opset=21, scale=1 / 8, weight=np.int8, move="Reshape"):
+    """Return a product of codes that are moved after they were dequantised, and its input."""
+    rng = np.random.default_rng(2)
+    feeds = {"x": rng.integers(0, 100, (8, 2, 4)).astype(kind)}
+    constants = {
+        "scale": np.float32(scale),
+        "zero": kind(3),
+        "shape": np.int64([8, 8]),
+        "w": rng.integers(-9, 9, (8, 5)).astype(weight),
+        "weight_scale": np.float32(1 / 4),
+        "weight_zero": np.int8(0),
+    }
+    move_node = node("Reshape", ["a", "shape"], ["moved"])
+    if move == "Transpose":
+        feeds["x"] = feeds["x"].reshape(8, 8)
+        move_node = node("Transpose", ["a"], ["moved"], perm=[1, 0])
+    nodes = [node("DequantizeLinear", ["x", "scale", "zero"], ["a"]), move_node]
+    if weight == np.int8:
+        nodes.append(node("DequantizeLinear", ["w", "weight_scale", "weight_zero"], ["b"]))
+    nodes.append(node("MatMul", ["moved", "b" if weight == np.int8 else "w"], ["y"]))
+    read = {name for each in nodes for name in each.input}
+    constants = {name: value for name, value in constants.items() if name in read}
+    return quantised_model(nodes, constants, feeds, ["y"], opset), feeds
+
+
+@pytest.mark.parametrize("move", ["Reshape", "Transpose"])
+@pytest.mark.parametrize("opset", [20, 21, 23])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_a_product_of_moved_codes_stays_one_of_integers(kind, opset, move):
+    model, feeds = moved_model(kind, opset=opset, move=move)
+    assert judge(model, feeds).word == EQUAL
+    lowered, weights = lower_model(model, {}, None)
+    makers = {name: each for each in lowered.graph.node for name in each.output}
+    product = next(each for each in lowered.graph.node if each.op_type == "MatMul")
+    is_paired = makers[product.input[0]].op_type == "DequantizeLinear"
+    spreads = "QDQPropagationTransformer" not in find_unsafe_optimisers(lowered, weights)
+    assert is_paired != spreads
+
+
+@pytest.mark.parametrize(
+    "change", [{"scale": 1e37}, {"scale": 0.0}, {"weight": np.float32}], ids=str
+)
+def test_odd_scales_and_float_products_get_no_pair(change):
+    model, feeds = moved_model(np.int8, **change)
+    assert judge(model, feeds).word == EQUAL
+    lowered, _ = lower_model(model, {}, None)
+    assert not any(each.op_type == "QuantizeLinear" for each in lowered.graph.node)
+
+
+def test_codes_of_int8_without_a_zero_point_are_moved_as_such():
+    model, feeds = moved_model(np.int8, opset=17)
+    del model.graph.node[0].input[2]
+    assert judge(model, feeds).word == EQUAL
+
+
+def test_a_bias_of_another_scale_is_added_behind_a_product_of_moved_codes():
+    feeds = {"x": np.arange(32, dtype=np.int8).reshape(4, 8)}
+    constants = {
+        "scale": np.float32(1 / 8),
+        "zero": np.int8(0),
+        "shape": np.int64([4, 8]),
+        "turned": np.int64([8, 3]),
+        "w": np.ones((3, 8), np.int8),
+        "bias": np.int32([5, 6, 7]),
+        "bias_scale": np.float32(2),
+    }
+    nodes = [
+        node("DequantizeLinear", ["x", "scale", "zero"], ["a"]),
+        node("Reshape", ["a", "shape"], ["moved"]),
+        node("DequantizeLinear", ["w", "scale", "zero"], ["b"]),
+        node("Reshape", ["b", "turned"], ["filters"]),
+        node("DequantizeLinear", ["bias", "bias_scale"], ["c"]),
+        node("Gemm", ["moved", "filters", "c"], ["y"]),
+    ]
+    for opset in (17, 21):
+        model = quantised_model(nodes, constants, feeds, ["y"], opset)
+        assert judge(model, feeds).word == EQUAL

@@ -339,6 +339,36 @@ def pair(d: Drawing) -> None:
         d.add("DequantizeLinear", result, *others)
 
 
+def moved_product(d: Drawing) -> None:
+    """QDQPropagationTransformer: a product of codes that are moved after they were dequantised."""
+    d.opset, d.output_chance = d.choice([13, 17, 20, 21, 21, 22, 24]), 0.02
+    kind = d.choice(["int8", "int8", "uint8"])
+    rows, inner, columns = (d.dimension() for _ in range(3))
+    shape = d.choice([(rows, inner), (inner, rows), (1, rows, inner), (rows * inner,)])
+    x = _codes(d, shape, kind)
+    if d.chance(0.2):
+        x = d.add("Transpose", x)
+    scale = d.choice([0.125, 0.125, 0.1, -0.5, 1e37, 0.0])
+    parameters: _Parameters = (make(d, np.full(d.choice([(), (), (1,)]), scale), role="constant"),)
+    if kind == "uint8" or d.chance(0.9):
+        parameters += (make(d, d.integer(-9 * (kind == "int8"), 9), kind, "constant"),)
+    x = _dequantise(d, x, parameters)
+    for _ in range(d.integer(0, 2)):
+        x = d.choice([_turn, _add_axis, _reshape])(d, x)
+    x = d.add("Reshape", x, d.longs(d.choice([(rows, inner), (1, rows, inner), (-1, inner)])))
+    right = _weight(d, (inner, columns), 1)
+    if d.chance(0.2):
+        right = d.add("Reshape", right, d.longs([inner, columns]))
+    if d.chance(0.7):
+        result = d.add("MatMul", x, right)
+    else:
+        result = d.add("Gemm", x, right, *([_bias(d, columns)] if d.chance(0.5) else []))
+    if d.chance(0.8):
+        _finish(d, result, kind)
+    if d.chance(0.3):
+        d.add("Neg", x)
+
+
 def quantised_convolution(d: Drawing) -> None:
     """NhwcTransformer: a QLinearConv of any layout, group, padding and scales."""
     d.opset, d.output_chance = d.choice([10, 12, 13, 17, 21]), 0.02
@@ -421,6 +451,7 @@ FAMILIES: dict[str, Family] = {
     "quantised": quantised,
     "quantised moves": quantised_moves,
     "pair": pair,
+    "moved product": moved_product,
     "quantised convolution": quantised_convolution,
     "turned pool": turned_pool,
     "blocked weight": blocked_weight,

@@ -8,7 +8,7 @@ from simipu.operators import counts, guards, nothing, wrapping
 from simipu.operators.entries.makers import OF_OTHERS, PRODUCT, family, product
 from simipu.operators.entry import Family, Operator, Rounding, Task, Terms, first_of
 from simipu.operators.formulas import composite, products
-from simipu.operators.quantized_operands import biased
+from simipu.operators.quantized_operands import biased, paired
 from simipu.operators.rules import computing as rows
 from simipu.operators.signed_operands import signed_operand
 from simipu.operators.windows import window_fault
@@ -48,7 +48,7 @@ PRODUCTS: Mapping[str, Operator] = {
         (0, 1),
         PRODUCT,
         reads_mapped_weights=True,
-        guard=first_of(guards.vector_product, nothing.unsigned_product),
+        guard=first_of(guards.vector_product, nothing.unsigned_product, paired),
         family=Family.PRODUCT,
         floats_only=True,
         sdk="yes",
@@ -62,7 +62,7 @@ PRODUCTS: Mapping[str, Operator] = {
         (1,),
         PRODUCT,
         reads_mapped_weights=True,
-        guard=first_of(biased, wrapping.matrix_product),
+        guard=first_of(biased, wrapping.matrix_product, paired),
         family=Family.PRODUCT,
         floats_only=True,
         sdk=OF_OTHERS,
