@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import Results, Site, Tape, Value
-from onnxgraph.opsets import EXPAND_EXISTS
 
 from simipu.operators.entry import Body, GraphContext
 from simipu.operators.windows import count_windows
@@ -64,7 +63,7 @@ def _quantize_nothing(op: Tape, site: Site[GraphContext]) -> Results:
 def pool(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute a pool of an image without pixels."""
     shape = around.shapes.get(node.input[0])
-    is_empty = 0 in (shape or ())[_IMAGE:] and around.opset >= EXPAND_EXISTS
+    is_empty = 0 in (shape or ())[_IMAGE:]
     has_places = len(node.output) > 1 and bool(node.output[1])
     return _pool_nothing if is_empty and not has_places else None
 
@@ -81,7 +80,7 @@ def _pool_nothing(op: Tape, site: Site[GraphContext]) -> Results:
     value = op.add("ReduceMax" if kind == "MaxPool" else "ReduceSum", site.x, axes=axes, keepdims=1)
     if kind == "AveragePool" and not site.get("count_include_pad", 0):
         value = op.Div(value, 0)
-    return op.Expand(value, op.ints([1, 1, *counts]))
+    return op.Tile(value, op.ints([1, 1, *counts]))
 
 
 def transposed_convolution(node: onnx.NodeProto, around: GraphContext) -> Body | None:

@@ -70,6 +70,11 @@ def pool(
             ]
             inside.append([t for t in taken if 0 <= t < size])
             counted *= len([t for t in taken if t < size + behind])
+        place = (slice(None), slice(None), *at)
+        if 0 in x.shape[2:]:
+            mean = 0 if counts_pads else np.nan
+            out[place] = {"MaxPool": -np.inf, "LpPool": 0, "AveragePool": mean}[op_type]
+            continue
         if not all(inside):
             return None
         window = x[:, :, inside[0]][:, :, :, inside[1]].astype(np.float64)
@@ -81,7 +86,6 @@ def pool(
             value = window.sum((2, 3)) / (
                 counted if counts_pads else window[0, 0].size if window.size else 1
             )
-        place = (slice(None), slice(None), *at)
         out[place] = value
     return out.astype(np.float32)
 
@@ -116,6 +120,7 @@ _IMAGES = (
     ((1, 2, 5, 7), ((0, 1), (1, 0))),
     ((2, 1, 4, 6), ((0, 0), (0, 0))),
     ((0, 1, 5, 5), ((0, 0), (0, 0))),
+    ((1, 2, 0, 5), ((1, 1), (1, 0))),
 )
 """Shapes, with padding of the rows and columns."""
 
