@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from simipu import GraphOptions, Lowered, SimIpuError, lower_model, make_graph
+from waiting import PATIENCE_SECONDS
 
 EMPTY = [(1, 2, 0), (2, 2, 0, 3), (1, 2, 3, 0), (0, 2, 0, 3), (1, 2, 0, 0)]
 WINDOWS = [
@@ -158,7 +159,9 @@ def test_a_transposed_convolution_of_nothing_ends_no_process(tmp_path):
         "tests.check_transposed_convolutions()"
     )
     folder = str(Path(__file__).parent)
-    subprocess.run([sys.executable, "-c", code, folder], check=True, timeout=100, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-c", code, folder], check=True, timeout=PATIENCE_SECONDS, cwd=tmp_path
+    )
 
 
 def check_transposed_convolutions():
