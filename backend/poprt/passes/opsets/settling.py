@@ -55,7 +55,7 @@ class SettleWindows(_Reshaping):
     rejects an output padding of a stride or more.
     """
 
-    op_types = _POOLS | {"Conv", "ConvTranspose"}
+    op_types = _POOLS | {"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"}
     prefix = "padded"
 
     def replace(self, op: Tape, site: Site[GraphView]) -> Results | None:
@@ -236,18 +236,22 @@ class _Window:
         ]
 
     def _skips(self) -> bool:
-        """Return whether a window of a pool is smaller than its stride: ONNX Runtime rejects the
-        negative padding that it then finds, or moves the windows of an LpPool by it."""
-        return self._node.op_type in _POOLS and any(
-            extent < stride for _, extent, stride in self._axes
-        )
+        """Return whether windows are smaller than their stride, so that padding of SAME would be
+        negative. ONNX Runtime rejects it for pools, or moves the windows of an LpPool and of a
+        convolution by half of it: 1 has no half."""
+        if self._node.op_type in _POOLS:
+            return any(extent < stride for _, extent, stride in self._axes)
+        return any(total < -1 for total in self._same_totals())
+
+    def _same_totals(self) -> list[int]:
+        """Return the padding of both sides of each axis together, with `auto_pad` SAME."""
+        return [
+            (-(-size // stride) - 1) * stride + extent - size for size, extent, stride in self._axes
+        ]
 
     def _find_same(self) -> Pads:
-        totals = [
-            max(0, (-(-size // stride) - 1) * stride + extent - size)
-            for size, extent, stride in self._axes
-        ]
-        return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
+        is_upper = self._auto == "SAME_UPPER"
+        return [self._part(max(0, total), is_upper=is_upper) for total in self._same_totals()]
 
     def _find_ceiled(self) -> Pads | None:
         """Return padding with which no window is cut off or left out: the last one ends with it.
@@ -294,7 +298,7 @@ def _find_kernel(node: onnx.NodeProto, view: GraphView) -> Sequence[int] | None:
     kernel: Sequence[int] | None = attribute(node, "kernel_shape")
     if kernel is not None or node.op_type in _POOLS:
         return kernel
-    shape = view.shape(node.input[1])
+    shape = view.shape(node.input[3 if node.op_type == "QLinearConv" else 1])
     return None if shape is None else shape[_SPATIAL:]
 
 
