@@ -93,10 +93,10 @@ class _Search:
         number = new_input(inner, "number", _INT32, (1,))
         row = new_input(inner, "row", scores.element_type, scores.shape[1:])
         step = replace(self, op=inner)
-        after = step._step(_Beams(*inputs), row).list()  # noqa: SLF001 - its own class
+        after = step.take_step(_Beams(*inputs), row).list()
         goes_on = inner.Less(number, lengths)
         results = [
-            inner.Where(step._like(goes_on, new), new, old)  # noqa: SLF001 - its own class
+            inner.Where(step.like(goes_on, new), new, old)
             for new, old in zip(after, inputs, strict=True)
         ]
         body = make_body(inner, [*inputs, number, row], [*results, number + 1], "step")
@@ -122,7 +122,8 @@ class _Search:
         ]
         return _Beams(*map(self.op.constant, values))
 
-    def _step(self, beams: _Beams, row: Tensor) -> _Beams:
+    def take_step(self, beams: _Beams, row: Tensor) -> _Beams:
+        """Return the beams after a step with these scores of all classes."""
         op = self.op
         total = self.add_up(beams.blank, beams.other)
         kept_blank = total + op.Gather(row, op.ints([self.blank]), axis=1)
@@ -181,12 +182,12 @@ class _Search:
         source = op.Where(stays, places, number / self.classes)
         label = op.Mod(number, self.classes, fmod=0)
         lengths = self._take(beams.lengths, source, 1)
-        rows = op.Expand(self._like(source, beams.labels), op.ints(beams.labels.shape))
+        rows = op.Expand(self.like(source, beams.labels), op.ints(beams.labels.shape))
         labels = self._take(beams.labels, rows, 1)
         steps = op.constant(np.arange(self.steps, dtype=np.int32))
-        is_end = op.Equal(steps, self._like(lengths, labels))
-        is_new = op.And(is_end, op.Not(self._like(stays, labels)))
-        labels = op.Where(is_new, self._like(label, labels), labels)
+        is_end = op.Equal(steps, self.like(lengths, labels))
+        is_new = op.And(is_end, op.Not(self.like(stays, labels)))
+        labels = op.Where(is_new, self.like(label, labels), labels)
         grows = op.cast(op.Not(stays), _INT32)
         exists = op.Less(op.constant(NEVER / 2), values)
         return _Beams(
@@ -215,7 +216,7 @@ class _Search:
     def _flat(self, tensor: Tensor) -> Tensor:
         return self.op.reshape(tensor, tensor.shape[:-1])
 
-    def _like(self, tensor: Tensor, other: Tensor) -> Tensor:
+    def like(self, tensor: Tensor, other: Tensor) -> Tensor:
         """Return the tensor with further axes of one element, as many as the other has."""
         return self.op.reshape(tensor, [*tensor.shape, *[1] * (other.rank - tensor.rank)])
 

@@ -1,4 +1,4 @@
-"""Profile of a compiled model, and its tables: the output of `poprt --show_profile`.
+"""Modelled time, memory and FLOPs of a compiled model; the tables of `poprt --show_profile`.
 
 `poplar_triton.profile` opens models to profile them, and has sweeps, plots and traces.
 """

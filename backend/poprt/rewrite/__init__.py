@@ -1,4 +1,4 @@
-"""Rewriting of graphs: base classes and registry of passes, views of graphs, and searches for
-patterns.
+"""Rewriting of graphs: base classes and registry of passes, and searches for patterns.
 
-The passes themselves are in `poprt.passes`."""
+The passes themselves are in `poprt.passes`, views and editors of graphs in `onnxgraph`.
+"""
