@@ -1,0 +1,1 @@
+"""Conversion of captured TensorFlow graphs to ONNX."""

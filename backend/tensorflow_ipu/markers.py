@@ -1,0 +1,132 @@
+"""Marker nodes: operators of the IPU in TensorFlow's graphs.
+
+Stock TensorFlow has no such operators, so each one is a node of PyFunc whose attributes say what it
+is. The conversion replaces it. TensorFlow cannot compute it: without a capture it is an error, never
+a silent fallback to the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.python.ops import script_ops
+
+KIND: Final = "_ipu_marker"
+"""Attribute with the kind of a marker: one of the constants below."""
+OPERATOR, DEQUEUE, ENQUEUE = "operator", "dequeue", "enqueue"
+_FACTS: Final = "_ipu_facts"
+"""Attribute with the facts about a marker, as JSON."""
+
+
+def chip_operator(
+    name: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[tuple[tf.DType, Sequence[int | None] | tf.TensorShape]],
+    attributes: Mapping[str, Any] | None = None,
+    domain: str = "ai.graphcore",
+    label: str | None = None,
+) -> list[tf.Tensor]:
+    """Add an operator that becomes one ONNX node.
+
+    Args:
+        name: Name of the ONNX operator.
+        inputs: Its inputs, tensors or what becomes one.
+        outputs: Type and static shape of each output.
+        attributes: Attributes of the ONNX node: numbers, texts, or lists of them.
+        domain: Domain of the ONNX operator; that of PopART's operators by default.
+        label: Name of the node in TensorFlow's graph.
+
+    Returns:
+        The outputs. In eager mode the operator is compiled and run alone.
+    """
+    facts = {"name": name, "domain": domain, "attributes": dict(attributes or {})}
+    tensors = [tf.convert_to_tensor(value) for value in inputs]
+    if not tf.executing_eagerly():
+        return add_marker(OPERATOR, facts, tensors, outputs, label or name)
+    from tensorflow_ipu.launching import run_function
+
+    return list(
+        run_function(lambda *values: add_marker(OPERATOR, facts, values, outputs, name), tensors)
+    )
+
+
+def add_marker(
+    kind: str,
+    facts: Mapping[str, Any],
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tuple[tf.DType, Any]],
+    label: str,
+) -> list[tf.Tensor]:
+    """Add a marker node to the current graph.
+
+    Args:
+        kind: Kind of the marker.
+        facts: What the conversion needs to know, as JSON can hold it.
+        inputs: Tensors of the graph.
+        outputs: Type and static shape of each output.
+        label: Name of the node; digits are added if it is taken.
+
+    Returns:
+        The outputs.
+    """
+    what = str(facts.get("name", kind))
+    refusal = _Refusal(what)
+    token = script_ops._py_funcs.insert(refusal)  # noqa: SLF001
+    graph = tf.compat.v1.get_default_graph()
+    operation = graph.create_op(
+        "PyFunc",
+        list(inputs),
+        [dtype for dtype, _ in outputs],
+        attrs={
+            "token": AttrValue(s=token.encode()),
+            "Tin": _list_types([tensor.dtype for tensor in inputs]),
+            "Tout": _list_types([dtype for dtype, _ in outputs]),
+        },
+        name=label,
+    )
+    operation._set_attr(KIND, AttrValue(s=kind.encode()))  # noqa: SLF001
+    operation._set_attr(_FACTS, AttrValue(s=json.dumps(facts).encode()))  # noqa: SLF001
+    for tensor, (_, shape) in zip(operation.outputs, outputs, strict=True):
+        tensor.set_shape(shape)
+    # The registry holds functions weakly: the graph keeps it, as TensorFlow does with its own.
+    if not hasattr(graph, "_py_funcs_used_in_graph"):
+        graph._py_funcs_used_in_graph = []
+    graph._py_funcs_used_in_graph.append(refusal)
+    return list(operation.outputs)
+
+
+def _list_types(dtypes: Sequence[tf.DType]) -> AttrValue:
+    return AttrValue(list=AttrValue.ListValue(type=[dtype.as_datatype_enum for dtype in dtypes]))
+
+
+def kind_of(operation: tf.Operation) -> str | None:
+    """Return the kind of a marker, or None for another operation."""
+    if operation.type != "PyFunc":
+        return None
+    try:
+        return bytes(operation.get_attr(KIND)).decode()
+    except ValueError:
+        return None
+
+
+def facts_of(operation: tf.Operation) -> dict[str, Any]:
+    """Return the facts about a marker."""
+    facts: dict[str, Any] = json.loads(operation.get_attr(_FACTS))
+    return facts
+
+
+class _Refusal:
+    """The function of a marker that TensorFlow computes on the CPU."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *_: Any) -> Any:
+        raise RuntimeError(
+            f"{self._name} is an operator of the IPU that was not compiled for it: call it within "
+            "ipu_compiler.compile, IPUStrategy.run or a session's graph placed on an IPU"
+        )

@@ -1,0 +1,1 @@
+"""Operators that only TensorFlow for the IPU has, one family a module."""
