@@ -10,8 +10,8 @@ METRICS_PORT ?= $(shell expr $(HTTP_PORT) + 2)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# The distributions of this checkout; popart, popdist, poptorch and pva have the names of the real packages.
-FOLDERS := popef . backend/pva backend/popart backend/popdist backend/poptorch
+# The distributions of this checkout; popart, popdist, poptorch and pva have the names of the real packages, tensorflow_ipu adds to TensorFlow.
+FOLDERS := popef . backend/pva backend/popart backend/popdist backend/poptorch backend/tensorflow_ipu
 PROJECTS := pyproject.toml setup.py popef/VERSION $(patsubst %,%/pyproject.toml,popef backend/pva backend/popart backend/popdist)
 EDITABLE := --editable ./popef
 # Behind poplar-triton, which they require: before it pip looks for that in the index, because extras are asked of it.
@@ -291,9 +291,10 @@ proto: .venv/python
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check build twine
 
-.venv/tensorflow: .venv/dev
+.venv/tensorflow: .venv/dev backend/tensorflow_ipu/pyproject.toml
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]' $(SDK_NAMES)
+	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]' $(SDK_NAMES) \
+	    --editable './backend/tensorflow_ipu[cpu]'
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 

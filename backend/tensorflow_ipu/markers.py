@@ -1,8 +1,8 @@
 """Marker nodes: operators of the IPU in TensorFlow's graphs.
 
 Stock TensorFlow has no such operators, so each one is a node of PyFunc whose attributes say what it
-is. The conversion replaces it. TensorFlow cannot compute it: without a capture it is an error, never
-a silent fallback to the CPU.
+is. The conversion replaces it. TensorFlow cannot compute it: without a capture it is an error, and
+never a silent fallback to the CPU.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def add_marker(
         tensor.set_shape(shape)
     # The registry holds functions weakly: the graph keeps it, as TensorFlow does with its own.
     if not hasattr(graph, "_py_funcs_used_in_graph"):
-        graph._py_funcs_used_in_graph = []
-    graph._py_funcs_used_in_graph.append(refusal)
+        graph._py_funcs_used_in_graph = []  # noqa: SLF001
+    graph._py_funcs_used_in_graph.append(refusal)  # noqa: SLF001
     return list(operation.outputs)
 
 

@@ -1,0 +1,5 @@
+"""Configuration of the IPU system."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.config")

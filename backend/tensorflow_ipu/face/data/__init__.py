@@ -1,0 +1,10 @@
+"""Data sets."""
+
+from tensorflow_ipu.forwarding import forward_modules
+
+__getattr__, __dir__ = forward_modules(
+    __name__,
+    {
+        "ops": ".ops",
+    },
+)

@@ -1,0 +1,5 @@
+"""Data sets."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.feeds.dataset_ops")

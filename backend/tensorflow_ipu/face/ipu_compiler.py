@@ -1,0 +1,5 @@
+"""Compile a computation for the IPU."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.ipu_compiler")

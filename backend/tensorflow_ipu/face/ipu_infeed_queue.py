@@ -1,0 +1,5 @@
+"""Infeed queues."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.feeds.ipu_infeed_queue")

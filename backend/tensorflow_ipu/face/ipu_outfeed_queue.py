@@ -1,0 +1,5 @@
+"""Outfeed queues."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.feeds.ipu_outfeed_queue")

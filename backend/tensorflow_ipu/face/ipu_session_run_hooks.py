@@ -1,0 +1,5 @@
+"""Hooks of sessions and estimators."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.session_run_hooks")

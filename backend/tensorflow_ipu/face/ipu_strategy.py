@@ -1,0 +1,5 @@
+"""Strategy that places variables and functions on the IPU."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.ipu_strategy")

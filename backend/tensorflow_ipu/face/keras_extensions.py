@@ -1,0 +1,5 @@
+"""Base class of strategies that extend Keras."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_extensions")

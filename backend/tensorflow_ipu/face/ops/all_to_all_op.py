@@ -1,0 +1,5 @@
+"""Exchanges among replicas."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.all_to_all_op")

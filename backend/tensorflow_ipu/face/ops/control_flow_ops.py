@@ -1,0 +1,5 @@
+"""Barriers."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.control_flow_ops")

@@ -1,0 +1,5 @@
+"""Operators that run a compiled file."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.files.embedded_runtime")

@@ -1,0 +1,5 @@
+"""Outlined functions."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.functional_ops")

@@ -1,0 +1,5 @@
+"""Capture of gradients."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.gradient_capture")

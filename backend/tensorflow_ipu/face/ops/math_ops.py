@@ -1,0 +1,5 @@
+"""Products and sums."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.math_ops")

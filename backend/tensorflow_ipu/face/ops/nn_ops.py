@@ -1,0 +1,5 @@
+"""Operators of neural networks."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.nn_ops")

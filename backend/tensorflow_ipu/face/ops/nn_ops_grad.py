@@ -1,0 +1,1 @@
+"""Gradients, which the real library registers here: training is not supported."""

@@ -1,0 +1,5 @@
+"""Random operators."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.rand_ops")

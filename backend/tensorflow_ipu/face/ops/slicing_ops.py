@@ -1,0 +1,5 @@
+"""Slices of sequences."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.slicing_ops")

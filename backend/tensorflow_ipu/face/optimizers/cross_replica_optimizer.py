@@ -1,0 +1,5 @@
+"""Optimizer that reduces gradients across replicas."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.optimizers")

@@ -1,0 +1,5 @@
+"""Optimizers that accumulate gradients."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.optimizers")

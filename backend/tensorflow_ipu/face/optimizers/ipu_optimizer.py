@@ -1,0 +1,5 @@
+"""Base class of optimizers."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.optimizers")

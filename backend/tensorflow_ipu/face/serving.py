@@ -1,0 +1,5 @@
+"""Export of models for TensorFlow Serving."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.serving")

@@ -1,0 +1,5 @@
+"""Shards of a graph."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.sharding")

@@ -1,0 +1,5 @@
+"""Expressions of vertices."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.vertex_edsl")

@@ -1,0 +1,5 @@
+"""Keras for the IPU."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_ipu")

@@ -1,0 +1,9 @@
+"""Extensions of Keras models: data feed manager."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.keras_ipu.extensions.data_feed_manager",
+    "tensorflow_ipu.keras_ipu.extensions",
+)

@@ -1,0 +1,9 @@
+"""Extensions of Keras models: functional extensions."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.keras_ipu.extensions.functional_extensions",
+    "tensorflow_ipu.keras_ipu.extensions",
+)

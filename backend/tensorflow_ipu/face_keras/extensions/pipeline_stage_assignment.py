@@ -1,0 +1,9 @@
+"""Extensions of Keras models: pipeline stage assignment."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.keras_ipu.extensions.pipeline_stage_assignment",
+    "tensorflow_ipu.keras_ipu.extensions",
+)

@@ -1,0 +1,9 @@
+"""Extensions of Keras models: register extensions."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.keras_ipu.extensions.register_extensions",
+    "tensorflow_ipu.keras_ipu.extensions",
+)

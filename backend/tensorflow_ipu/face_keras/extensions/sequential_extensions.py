@@ -1,0 +1,9 @@
+"""Extensions of Keras models: sequential extensions."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.keras_ipu.extensions.sequential_extensions",
+    "tensorflow_ipu.keras_ipu.extensions",
+)

@@ -1,0 +1,1 @@
+"""Messages and operators of the Poplar plug-in."""

@@ -1,0 +1,5 @@
+"""Messages of config.proto."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.messages.config_pb2")

@@ -1,0 +1,5 @@
+"""Messages of threestate.proto."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.messages.threestate_pb2")

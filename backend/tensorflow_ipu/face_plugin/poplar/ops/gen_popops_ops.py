@@ -1,0 +1,5 @@
+"""Wrappers of operators, as TensorFlow generates them."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.generated.gen_popops_ops")
