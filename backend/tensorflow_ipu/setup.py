@@ -5,6 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 FOLDER = Path(__file__).resolve().parent
 FACES = {
@@ -49,6 +50,19 @@ def refuse_real_sdk() -> None:
         )
 
 
+class WithoutSetup(build_py):
+    """Build step that leaves this file out, which lies in the folder of a package."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """Return package, name and path of the modules of a package."""
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if module[:2] != ("tensorflow_ipu", "setup")]
+
+
 if __name__ == "__main__":
     refuse_real_sdk()
-    setup(packages=find_packages(), package_dir={"tensorflow_ipu": ".", **FACES})
+    setup(
+        packages=find_packages(),
+        package_dir={"tensorflow_ipu": ".", **FACES},
+        cmdclass={"build_py": WithoutSetup},
+    )
