@@ -1,0 +1,180 @@
+"""Cache of compiled computations in a folder, shared by all processes that name it.
+
+A computation is one file, `<hash>.poplar_exec`. Processes that need the same one wait for the first
+of them to compile it: `<hash>.compile_lock` is held while a computation is compiled, and
+`<hash>.read_lock` while its file is written (exclusively) or read (shared). Entries come from
+strangers: one that cannot be read is compiled anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from simipu import package_hash, registered_libraries
+
+from popef._tools.arrays import Array
+from tensorflow_ipu.popef_files import (
+    ExecutableFileError,
+    StoredExecutable,
+    read_executable,
+    write_executable,
+)
+
+CACHE_VARIABLE: Final = "POPDIST_EXECUTABLE_CACHE_PATH"
+"""Environment variable with the folder, used where the flag executable_cache_path is not set."""
+SUFFIX: Final = ".poplar_exec"
+_HASH_BYTES: Final = 8
+_log = logging.getLogger("tensorflow_ipu")
+
+
+def hash_computation(
+    graph: bytes, weights: Mapping[str, Array] | None = None, settings: Iterable[Any] = ()
+) -> str:
+    """Return the name of a computation: 64 bits in hexadecimal, without leading zeros.
+
+    Equal computations have equal names in every process. The version of the compiler and the
+    registered libraries of custom operators are part of it.
+
+    Args:
+        graph: The computation, as bytes that are equal for equal computations.
+        weights: Values by name that are compiled in and are not part of `graph`.
+        settings: Other values that the executable depends on, such as options and the device's
+            number; the text of each is hashed.
+
+    Returns:
+        The name, such as "1c3f0a9be2d40771".
+    """
+    parts = [repr((package_hash(), registered_libraries())).encode(), graph]
+    parts += [repr(setting).encode() for setting in settings]
+    for name, value in sorted((weights or {}).items()):
+        array = np.ascontiguousarray(value)
+        parts.append(repr((name, array.dtype.str, array.shape)).encode())
+        parts.append(array.tobytes())
+    # A digest of digests: where one part ends and the next begins is part of it.
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return f"{int.from_bytes(digest.digest()[:_HASH_BYTES], 'little'):x}"
+
+
+def find_cache_folder(flag: str | None) -> Path | None:
+    """Return the folder of the cache, or None if there is none.
+
+    Args:
+        flag: Value of the flag executable_cache_path of TF_POPLAR_FLAGS; "" or None if not set.
+
+    Returns:
+        The folder of the flag, else that of POPDIST_EXECUTABLE_CACHE_PATH.
+    """
+    folder = flag or os.environ.get(CACHE_VARIABLE)
+    return Path(folder) if folder else None
+
+
+class ExecutableCache:
+    """A folder of compiled computations."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Use a folder.
+
+        Args:
+            folder: The folder; it is made when the first computation is compiled.
+        """
+        self.folder = Path(folder)
+
+    def find_file(self, name: str) -> Path:
+        """Return the path of a computation's file, which may be missing.
+
+        Args:
+            name: What `hash_computation` returned.
+        """
+        return self.folder / f"{name}{SUFFIX}"
+
+    def get_or_compile(
+        self, name: str, compile_it: Callable[[], StoredExecutable]
+    ) -> StoredExecutable:
+        """Return a computation from the folder; compile it and write its file if there is none.
+
+        Args:
+            name: What `hash_computation` returned.
+            compile_it: Function that compiles the computation; called at most once.
+
+        Returns:
+            The computation. If the folder cannot be used, a warning says so and the computation is
+            compiled without it.
+        """
+        stored: StoredExecutable | None = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._lock(name, "compile_lock"):
+                stored = self._read(name)
+                if stored is None:
+                    stored = compile_it()
+                    self._write(name, stored)
+                return stored
+        except OSError as error:
+            _log.warning(
+                "The executable cache %s cannot be used: %s: %s",
+                self.folder,
+                error.filename,
+                error.strerror,
+            )
+        return stored or compile_it()
+
+    def _read(self, name: str) -> StoredExecutable | None:
+        file = self.find_file(name)
+        if not file.is_file():
+            return None
+        with self._lock(name, "read_lock", fcntl.LOCK_SH):
+            try:
+                stored = read_executable(file, name)
+            except ExecutableFileError as error:
+                _log.warning("The cached executable is compiled again: %s", error)
+                return None
+        _log.info("Loaded the executable %s instead of compiling it", file)
+        return stored
+
+    def _write(self, name: str, stored: StoredExecutable) -> None:
+        with self._lock(name, "read_lock"):
+            write_executable(
+                stored.executable, stored.description, self.find_file(name), stored.own_blobs
+            )
+
+    @contextmanager
+    def _lock(self, name: str, suffix: str, operation: int = fcntl.LOCK_EX) -> Iterator[None]:
+        """Hold a lock file; it is left in the folder, as the real stack leaves it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.folder / f"{name}.{suffix}", flags, 0o666)
+        try:
+            fcntl.flock(descriptor, operation)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def serialize_module(stored: StoredExecutable, folder: str | os.PathLike[str]) -> Path:
+    """Write a computation to the folder of `IPUConfig.serialization_output_folder`.
+
+    Args:
+        stored: The computation.
+        folder: The folder; it is made if it is missing.
+
+    Returns:
+        The path of the file, `<hash>.ipu_bin.poplar_exec`.
+
+    Raises:
+        ExecutableFileError: If the description is not that of the executable.
+        OSError: If the file cannot be written.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    file = place / f"{stored.description.name}.ipu_bin{SUFFIX}"
+    write_executable(stored.executable, stored.description, file, stored.own_blobs)
+    return file

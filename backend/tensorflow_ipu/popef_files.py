@@ -1,0 +1,540 @@
+"""PopEF files of compiled computations, in the layout of TensorFlow for the IPU.
+
+The blobs are, in this order: an opaque blob `tensorflow` with a message about feeds and signature,
+the executable, and the metadata. Load is program 0, main 1 and save 2. What only this project reads
+comes last: the real embedded runtime takes the first opaque blob of a file, whatever its name is.
+
+No module here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
+from simipu import CompileError, Program, ProgramKind, SimulatedExecutable, Stream, package_hash
+
+import popef
+from popef._tools.staging import Staging
+from tensorflow_ipu import poplar_executable_pb2 as pb
+from tensorflow_ipu.executable_description import (
+    EntryDescription,
+    EntryKind,
+    ExecutableDescription,
+    FeedDescription,
+    TensorDescription,
+    number_duplicates,
+    unmangle_name,
+)
+
+BLOB: Final = "tensorflow"
+"""Name of the opaque blob with the message."""
+MAX_MESSAGE_BYTES: Final = 128 << 20
+"""Maximum size of the message; the real embedded runtime has the same limit."""
+OWN_PREFIX: Final = "sim_"
+"""Beginning of the names of opaque blobs that only this project reads."""
+_SEED_HANDLE: Final = "__seed_stream"
+LOAD, MAIN, SAVE = 0, 1, 2
+"""Program indices in the file."""
+_PROGRAM_NAMES: Final = {LOAD: "load_program", MAIN: "main_program", SAVE: "save_program"}
+_INDICES: Final = {LOAD_PROGRAM: LOAD, MAIN_PROGRAM: MAIN}
+"""Program indices in the file, by those of the compiler."""
+_INPUT_PROGRAMS: Final = {
+    EntryKind.STREAMED: (MAIN,),
+    EntryKind.VARIABLE: (LOAD,),
+    EntryKind.MODIFIED_VARIABLE: (LOAD, MAIN),
+}
+_OUTPUT_PROGRAMS: Final = {
+    EntryKind.STREAMED: (MAIN,),
+    EntryKind.MODIFIED_VARIABLE: (LOAD, MAIN),
+    EntryKind.INITIALIZED_VARIABLE: (LOAD,),
+}
+_ELEMENT_TYPES: Final = {
+    "bool": pb.PRED,
+    "int8": pb.S8,
+    "int16": pb.S16,
+    "int32": pb.S32,
+    "int64": pb.S64,
+    "uint8": pb.U8,
+    "uint16": pb.U16,
+    "uint32": pb.U32,
+    "uint64": pb.U64,
+    "float16": pb.F16,
+    "float32": pb.F32,
+    "float64": pb.F64,
+}
+"""XLA's element types by numpy's names."""
+_NUMPY_NAMES: Final = {number: name for name, number in _ELEMENT_TYPES.items()}
+_TENSORFLOW_TYPES: Final = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "int64": 9,
+    "bool": 10,
+    "uint16": 17,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+}
+"""TensorFlow's DataType by numpy's names (types.proto)."""
+
+
+class ExecutableFileError(ValueError):
+    """A file that holds no executable of TensorFlow for the IPU, or a damaged one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecutable:
+    """A compiled computation with its description."""
+
+    executable: Executable
+    """With the program indices of the compiler."""
+    description: ExecutableDescription
+    own_blobs: Mapping[str, bytes] = field(default_factory=dict)
+    """Blobs by name that only this project reads; the names begin with `sim_`."""
+
+
+def write_executable(
+    executable: Executable,
+    description: ExecutableDescription,
+    path: str | os.PathLike[str],
+    own_blobs: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a compiled computation atomically.
+
+    Values of variables are not written: `export_variables_from_live_session` writes them.
+
+    Args:
+        executable: The compiled computation.
+        description: Its description.
+        path: Path of the file.
+        own_blobs: Blobs by name that only this project reads; the names begin with `sim_`.
+
+    Raises:
+        ExecutableFileError: If the description is not that of the executable.
+        OSError: If the file cannot be written.
+    """
+    program = _arrange_programs(executable.executable, description)
+    metadata = _make_metadata(program, description)
+    blobs = {popef.ROWS_BLOB: executable.rows.encode(), **(own_blobs or {})}
+    with Staging() as staging, popef.Writer(staging.open(path)) as writer:
+        with writer.createOpaqueBlob(BLOB, description.name) as blob:
+            blob.write(encode_description(description, program.target.ipu_version))
+        with writer.createExecutable(description.name, compress=False) as blob:
+            for piece in program.iter_serialized():
+                blob.write(piece)
+        writer.writeMetadata(metadata)
+        for name, payload in sorted(blobs.items()):
+            with writer.createOpaqueBlob(name, description.name) as blob:
+                blob.write(payload)
+
+
+def read_executable(path: str | os.PathLike[str], name: str = "") -> StoredExecutable:
+    """Read a compiled computation.
+
+    Args:
+        path: Path of a file that `write_executable` wrote.
+        name: Expected name of the executable; "" accepts any.
+
+    Returns:
+        The executable, with the program indices of the compiler, and its description.
+
+    Raises:
+        ExecutableFileError: If the file holds no such executable, or is damaged.
+    """
+    try:
+        stored = Executable(Path(path))
+    except CompileError as error:
+        raise ExecutableFileError(str(error)) from error
+    message = decode_message(stored.opaque_blobs.get(BLOB), path)
+    found = stored.executable.name
+    if name and stored.metadata.executable() != name:
+        raise ExecutableFileError(
+            f"{os.fspath(path)}: expected the executable {name!r}, found {found!r}"
+        )
+    description = _decode_description(message, stored, path)
+    own = {key: data for key, data in stored.opaque_blobs.items() if key.startswith(OWN_PREFIX)}
+    stored.executable = _restore_programs(stored.executable, path)
+    stored.opaque_blobs = {}
+    return StoredExecutable(stored, description, own)
+
+
+def read_message(path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
+    """Read only the message of a file: the first opaque blob, as the real embedded runtime does.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The message.
+
+    Raises:
+        ExecutableFileError: If the file is no PopEF file, or has no such message.
+    """
+    try:
+        with popef.Reader() as reader:
+            reader.parseFile(path)
+            blobs = reader.opaqueBlobs()
+            if blobs and blobs[0].getAvailableReadSize() > MAX_MESSAGE_BYTES:
+                raise _wrong_message(path, f"{blobs[0].getAvailableReadSize()} bytes")
+            data = bytes(blobs[0].data()) if blobs else None
+    except (popef.PopefError, OSError) as error:
+        raise ExecutableFileError(f"{os.fspath(path)}: {error}") from error
+    return decode_message(data, path)
+
+
+def decode_message(data: bytes | None, path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
+    """Return the message in an opaque blob.
+
+    Args:
+        data: The blob's data, or None if the file has none.
+        path: Path of the file, for errors.
+
+    Returns:
+        The message.
+
+    Raises:
+        ExecutableFileError: If there is none, or it cannot be parsed.
+    """
+    if data is None:
+        raise ExecutableFileError(
+            f"{os.fspath(path)}: No matching opaque blob found: expected one named {BLOB!r}, which "
+            "TensorFlow for the IPU writes"
+        )
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise _wrong_message(path, f"{len(data)} bytes")
+    message = pb.PoplarExecutableProto()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise _wrong_message(path, str(error)) from error
+    return message
+
+
+def _wrong_message(path: str | os.PathLike[str], what: str) -> ExecutableFileError:
+    return ExecutableFileError(
+        f"{os.fspath(path)}: Corrupted - Cannot parse the metadata: expected a message of at most "
+        f"{MAX_MESSAGE_BYTES} bytes in its first opaque blob, found: {what}"
+    )
+
+
+def encode_description(description: ExecutableDescription, ipu_version: int) -> bytes:
+    """Return the message of the opaque blob `tensorflow`.
+
+    Args:
+        description: The description of the executable.
+        ipu_version: Number of the chip's version, such as 2.
+
+    Returns:
+        The serialized message; equal descriptions give equal bytes.
+    """
+    major, minor, version = _find_versions()
+    message = pb.PoplarExecutableProto(
+        replication_factor=description.replicas,
+        infeeds=map(_encode_feed, description.infeeds),
+        outfeeds=map(_encode_feed, description.outfeeds),
+        option_flags=[
+            pb.OptionFlag(option=name, value=value)
+            for name, value in sorted(description.options.items())
+        ],
+        embedded_runtime_config=pb.EmbeddedRuntimeConfig(
+            signature=_encode_signature(description),
+            num_IPUs=description.num_ipus,
+            target_type="IPU",
+            target_arch=f"ipu{ipu_version}",
+            executable_can_stall=description.can_stall,
+        ),
+        tf_major_version=major,
+        tf_minor_version=minor,
+        tf_git_version=version,
+        poplar_package_hash=package_hash(),
+    )
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _find_versions() -> tuple[int, int, str]:
+    """Return the version of TensorFlow in this process, or zeros if it is not imported."""
+    version: Any = getattr(sys.modules.get("tensorflow"), "version", None)
+    if version is None:
+        return 0, 0, ""
+    major, minor = str(version.VERSION).split(".")[:2]
+    return int(major), int(minor), str(version.GIT_VERSION)
+
+
+def _encode_signature(description: ExecutableDescription) -> pb.Signature:
+    return pb.Signature(
+        inputs=[
+            pb.Input(
+                name=entry.name, handle=f"{i}.0", argument=i, shape=_encode_shape(entry.tensor)
+            )
+            for i, entry in enumerate(description.inputs)
+        ],
+        outputs=[
+            pb.Output(name=entry.name, handle=f"out_{i}.0", shape=_encode_shape(entry.tensor))
+            for i, entry in enumerate(description.outputs)
+        ],
+        streamed_inputs=[
+            pb.Input(
+                name=tensor.name,
+                handle=tensor.name,
+                argument=number,
+                tuple_index=place,
+                shape=_encode_shape(tensor),
+            )
+            for number, feed in enumerate(description.infeeds)
+            for place, tensor in enumerate(feed.tensors)
+        ],
+        streamed_outputs=[
+            pb.Output(
+                name=tensor.name,
+                handle=tensor.name,
+                tuple_index=place,
+                shape=_encode_shape(tensor),
+            )
+            for feed in description.outfeeds
+            for place, tensor in enumerate(feed.tensors)
+        ],
+    )
+
+
+def _encode_feed(feed: FeedDescription) -> pb.FeedConfig:
+    mode = pb.FeedSettings.GetLast if feed.get_last else pb.FeedSettings.GetAll
+    return pb.FeedConfig(
+        config=pb.FeedSettings(
+            feed_id=feed.feed_id,
+            mode=mode,
+            tf_data_types=[_TENSORFLOW_TYPES[tensor.dtype.name] for tensor in feed.tensors],
+            prefetch_depth=feed.prefetch_depth,
+            optimise_latency=feed.optimise_latency,
+        ),
+        shape=pb.Shape(element_type=pb.TUPLE, tuple_shapes=map(_encode_shape, feed.tensors)),
+    )
+
+
+def _encode_shape(tensor: TensorDescription) -> pb.Shape:
+    if tensor.dtype.name not in _ELEMENT_TYPES:
+        raise ExecutableFileError(
+            f"tensor {tensor.name!r}: [PopEF][ToMetadata]: Unsupported PrimitiveType: expected "
+            f"{', '.join(_ELEMENT_TYPES)}, found {tensor.dtype.name}"
+        )
+    return pb.Shape(element_type=_ELEMENT_TYPES[tensor.dtype.name], dimensions=tensor.shape)
+
+
+def _decode_tensor(name: str, shape: pb.Shape, path: str | os.PathLike[str]) -> TensorDescription:
+    dtype = _NUMPY_NAMES.get(shape.element_type)
+    if dtype is None or min(shape.dimensions, default=0) < 0:
+        raise _wrong_message(
+            path, f"tensor {name!r} of type {shape.element_type} and shape {shape.dimensions}"
+        )
+    return TensorDescription(name, tuple(shape.dimensions), np.dtype(dtype))
+
+
+def _decode_description(
+    message: pb.PoplarExecutableProto, stored: Executable, path: str | os.PathLike[str]
+) -> ExecutableDescription:
+    """Return the description; types and shapes of all tensors are checked with the executable."""
+    config = message.embedded_runtime_config
+    streams = {
+        stream.handle: stream for program in stored.executable.programs for stream in program.streams
+    }
+    kinds = {anchor.handle(): tuple(anchor.programs()) for anchor in stored.metadata.anchors()}
+
+    def find_tensor(handle: str, shape: pb.Shape) -> TensorDescription:
+        stream = streams.get(handle)
+        # An argument that no operator reads has no stream.
+        tensor = _decode_tensor(stream.tensor if stream else handle, shape, path)
+        if stream and (stream.shape, stream.dtype) != (tensor.shape, tensor.dtype):
+            raise _wrong_message(path, f"another shape or type of the stream {handle!r}")
+        return tensor
+
+    def decode_feeds(feeds: Sequence[pb.FeedConfig], kind: str) -> tuple[FeedDescription, ...]:
+        return tuple(
+            FeedDescription(
+                tuple(
+                    find_tensor(f"{kind}_{feed.config.feed_id}.{place}", shape)
+                    for place, shape in enumerate(feed.shape.tuple_shapes)
+                ),
+                feed.config.prefetch_depth,
+                feed.config.mode == pb.FeedSettings.GetLast,
+                feed.config.optimise_latency,
+            )
+            for feed in feeds
+        )
+
+    def decode_entries(
+        entries: Sequence[pb.Input] | Sequence[pb.Output],
+        programs: Mapping[EntryKind, tuple[int, ...]],
+    ) -> tuple[EntryDescription, ...]:
+        kinds_by_programs = {used: kind for kind, used in programs.items()}
+        return tuple(
+            EntryDescription(
+                entry.name,
+                find_tensor(entry.handle, entry.shape),
+                kinds_by_programs.get(kinds.get(entry.handle, ()), EntryKind.STREAMED),
+            )
+            for entry in entries
+        )
+
+    return ExecutableDescription(
+        decode_feeds(message.infeeds, "infeed"),
+        decode_feeds(message.outfeeds, "outfeed"),
+        decode_entries(config.signature.inputs, _INPUT_PROGRAMS),
+        decode_entries(config.signature.outputs, _OUTPUT_PROGRAMS),
+        message.replication_factor,
+        config.num_IPUs,
+        {flag.option: flag.value for flag in message.option_flags},
+        config.executable_can_stall,
+        stored.metadata.executable(),
+    )
+
+
+def _arrange_programs(
+    executable: SimulatedExecutable, description: ExecutableDescription
+) -> SimulatedExecutable:
+    """Return the executable with the programs and handles of TensorFlow's files."""
+    handles = description.find_handles()
+    programs = [
+        dataclasses.replace(
+            program,
+            index=_INDICES[program.index],
+            name=_PROGRAM_NAMES[_INDICES[program.index]],
+            streams=tuple(_rename_streams(program.streams, handles)),
+        )
+        for program in executable.programs
+        if program.index in _INDICES
+    ]
+    kinds = {program.index for program in programs}
+    if LOAD not in kinds:
+        programs.insert(0, Program(LOAD, _PROGRAM_NAMES[LOAD], ProgramKind.LOAD, ()))
+    programs.append(Program(SAVE, _PROGRAM_NAMES[SAVE], ProgramKind.SAVE, ()))
+    _check_variables(programs, description)
+    return dataclasses.replace(executable, name=description.name, programs=tuple(programs))
+
+
+def _rename_streams(streams: Sequence[Stream], handles: Mapping[str, str]) -> Iterator[Stream]:
+    for stream in streams:
+        if stream.tensor not in handles:
+            raise ExecutableFileError(
+                f"tensor {stream.tensor!r} of the executable is neither a feed, an argument nor a "
+                f"result; described are {', '.join(handles) or 'none'}"
+            )
+        yield dataclasses.replace(stream, handle=handles[stream.tensor])
+
+
+def _check_variables(programs: Sequence[Program], description: ExecutableDescription) -> None:
+    """Check that loaded tensors are variables, under the names that they are exported with."""
+    loaded = {
+        stream.tensor for program in programs if program.index == LOAD for stream in program.streams
+    }
+    for entry in description.inputs:
+        if entry.tensor.name not in loaded:
+            continue
+        if entry.kind is not EntryKind.VARIABLE or unmangle_name(entry.name) != entry.tensor.name:
+            raise ExecutableFileError(
+                f"argument {entry.name!r}: expected a variable whose tensor has the same name, "
+                f"found a {entry.kind.value} with the tensor {entry.tensor.name!r}"
+            )
+
+
+def _restore_programs(
+    executable: SimulatedExecutable, path: str | os.PathLike[str]
+) -> SimulatedExecutable:
+    """Return the executable with the compiler's program indices."""
+    indices = {file: compiler for compiler, file in _INDICES.items()}
+    programs = tuple(
+        dataclasses.replace(program, index=indices[program.index])
+        for program in executable.programs
+        if program.index in indices
+    )
+    if {program.index for program in programs} != set(_INDICES):
+        raise ExecutableFileError(
+            f"{os.fspath(path)}: expected a load program and a main program, found "
+            f"{', '.join(program.title for program in executable.programs) or 'none'}"
+        )
+    return dataclasses.replace(executable, programs=programs)
+
+
+def _make_metadata(
+    executable: SimulatedExecutable, description: ExecutableDescription
+) -> popef.Metadata:
+    return popef.Metadata(
+        replicationFactor=description.replicas,
+        numIpus=description.num_ipus,
+        seedHandle=_SEED_HANDLE,
+        anchors=_make_anchors(description),
+        executable=description.name,
+        numProcesses=1,
+        ipuVersion=executable.target.ipu_version,
+        isPOD=False,
+        isInference=True,
+        engineOptions=[
+            popef.Option(name=name, value=value)
+            for name, value in sorted(description.options.items())
+        ],
+        deviceOptions=[],
+        programFlow=popef.ProgramFlow(load=[LOAD], main=[MAIN], save=[SAVE]),
+        programsMap=_PROGRAM_NAMES,
+    )
+
+
+def _make_anchors(description: ExecutableDescription) -> list[popef.Anchor]:
+    """Return anchors of infeeds, outfeeds, arguments and results, in this order."""
+    inputs, outputs = popef.TensorType.INPUT, popef.TensorType.OUTPUT
+    rows: list[tuple[str, str, TensorDescription, popef.TensorType, tuple[int, ...], bool]] = []
+    for kind, feeds in ((inputs, description.infeeds), (outputs, description.outfeeds)):
+        for feed in feeds:
+            rows += [(fed.name, fed.name, fed, kind, (MAIN,), True) for fed in feed.tensors]
+    for kind, prefix, entries, programs in (
+        (inputs, "", description.inputs, _INPUT_PROGRAMS),
+        (outputs, "out_", description.outputs, _OUTPUT_PROGRAMS),
+    ):
+        rows += [
+            (
+                unmangle_name(entry.name),
+                f"{prefix}{number}.0",
+                entry.tensor,
+                kind,
+                programs[entry.kind],
+                False,
+            )
+            for number, entry in enumerate(entries)
+        ]
+    names = number_duplicates([row[0] for row in rows])
+    return [
+        _make_anchor(name, *row[1:], description.replicas)
+        for name, row in zip(names, rows, strict=True)
+    ]
+
+
+def _make_anchor(
+    name: str,
+    handle: str,
+    tensor: TensorDescription,
+    kind: popef.TensorType,
+    programs: Sequence[int],
+    is_feed: bool,
+    replicas: int,
+) -> popef.Anchor:
+    """Return an anchor. Replicas are in front of a feed's shape, as our runtime expects it."""
+    shape = (replicas, *tensor.shape) if is_feed and replicas > 1 else tensor.shape
+    return popef.Anchor(
+        name=name,
+        handle=handle,
+        tensorInfo=popef.TensorInfo(
+            shape=shape, dataType=popef.numpyDTypeToPopefType(tensor.dtype)
+        ),
+        type=kind,
+        isPerReplica=is_feed or replicas == 1,
+        programs=list(programs),
+    )
