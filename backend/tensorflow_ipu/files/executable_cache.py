@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,16 @@ import numpy as np
 from simipu import package_hash, registered_libraries
 
 from popef._tools.arrays import Array
-from tensorflow_ipu.popef_files import (
+from popef._tools.staging import Staging
+from tensorflow_ipu.files.executable_description import (
+    EntryDescription,
+    EntryKind,
+    ExecutableDescription,
+    FeedDescription,
+    TensorDescription,
+    unmangle_name,
+)
+from tensorflow_ipu.files.popef_files import (
     ExecutableFileError,
     StoredExecutable,
     read_executable,
@@ -32,6 +42,21 @@ CACHE_VARIABLE: Final = "POPDIST_EXECUTABLE_CACHE_PATH"
 """Environment variable with the folder, used where the flag executable_cache_path is not set."""
 SUFFIX: Final = ".poplar_exec"
 _HASH_BYTES: Final = 8
+_TYPES: Final = {
+    "bool": "PRED",
+    "int8": "S8",
+    "int16": "S16",
+    "int32": "S32",
+    "int64": "S64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+}
+"""Element types in the description of a serialized computation, by numpy's names."""
 _log = logging.getLogger("tensorflow_ipu")
 
 
@@ -162,19 +187,69 @@ class ExecutableCache:
 def serialize_module(stored: StoredExecutable, folder: str | os.PathLike[str]) -> Path:
     """Write a computation to the folder of `IPUConfig.serialization_output_folder`.
 
+    Two files are written: `<hash>.ipu_bin` in PopEF, and `<hash>.json`, which describes tensors.
+
     Args:
         stored: The computation.
         folder: The folder; it is made if it is missing.
 
     Returns:
-        The path of the file, `<hash>.ipu_bin.poplar_exec`.
+        The path of the file in PopEF.
 
     Raises:
         ExecutableFileError: If the description is not that of the executable.
-        OSError: If the file cannot be written.
+        OSError: If the files cannot be written.
     """
-    place = Path(folder)
+    place, description = Path(folder), stored.description
     place.mkdir(parents=True, exist_ok=True)
-    file = place / f"{stored.description.name}.ipu_bin{SUFFIX}"
-    write_executable(stored.executable, stored.description, file, stored.own_blobs)
+    file = place / f"{description.name}.ipu_bin"
+    write_executable(stored.executable, description, file, stored.own_blobs)
+    with Staging() as staging:
+        text = json.dumps(_describe_tensors(description), indent=2)
+        staging.open(file.with_suffix(".json")).write(text.encode())
     return file
+
+
+def _describe_tensors(description: ExecutableDescription) -> dict[str, Any]:
+    handles = description.find_handles()
+
+    def describe(tensor: TensorDescription, name: str, kind: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "handle": handles[tensor.name],
+            "type": kind,
+            "shape": {"data_type": _TYPES[tensor.dtype.name], "shape": list(tensor.shape)},
+        }
+
+    def describe_feeds(feeds: Sequence[FeedDescription], kind: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": feed.feed_id,
+                "streams": [
+                    describe(tensor, f"{feed.feed_id}.{place}", kind)
+                    for place, tensor in enumerate(feed.tensors)
+                ],
+            }
+            for feed in feeds
+        ]
+
+    def describe_entries(
+        entries: Sequence[EntryDescription], value: str, variable: str
+    ) -> list[dict[str, Any]]:
+        return [
+            describe(
+                entry.tensor,
+                unmangle_name(entry.name),
+                value if entry.kind is EntryKind.STREAMED else variable,
+            )
+            for entry in entries
+        ]
+
+    return {
+        "inputs": describe_entries(description.inputs, "input_data", "parameter"),
+        "outputs": describe_entries(description.outputs, "output_data", "parameter_out"),
+        "infeeds": describe_feeds(description.infeeds, "infeed"),
+        "outfeeds": describe_feeds(description.outfeeds, "outfeed"),
+        "options": dict(sorted(description.options.items())),
+        "replication_count": description.replicas,
+    }

@@ -24,8 +24,8 @@ from simipu import CompileError, Program, ProgramKind, SimulatedExecutable, Stre
 
 import popef
 from popef._tools.staging import Staging
-from tensorflow_ipu import poplar_executable_pb2 as pb
-from tensorflow_ipu.executable_description import (
+from tensorflow_ipu.files import poplar_executable_pb2 as pb
+from tensorflow_ipu.files.executable_description import (
     EntryDescription,
     EntryKind,
     ExecutableDescription,
@@ -346,7 +346,9 @@ def _decode_description(
     """Return the description; types and shapes of all tensors are checked with the executable."""
     config = message.embedded_runtime_config
     streams = {
-        stream.handle: stream for program in stored.executable.programs for stream in program.streams
+        stream.handle: stream
+        for program in stored.executable.programs
+        for stream in program.streams
     }
     kinds = {anchor.handle(): tuple(anchor.programs()) for anchor in stored.metadata.anchors()}
 
