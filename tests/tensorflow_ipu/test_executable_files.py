@@ -28,8 +28,8 @@ from tensorflow_ipu.files.executable_description import (
     number_duplicates,
     unmangle_name,
 )
+from tensorflow_ipu.files.executable_message import ExecutableFileError
 from tensorflow_ipu.files.popef_files import (
-    ExecutableFileError,
     StoredExecutable,
     read_executable,
     read_message,
@@ -103,7 +103,7 @@ def test_a_file_has_the_blobs_programs_and_anchors_of_the_real_stack(tmp_path):
         opaque = reader.opaqueBlobs()
         metadata = reader.metadata()[0]
         executable = reader.executables()[0]
-        assert [str(blob.name) for blob in opaque][0] == "tensorflow"
+        assert opaque[0].name == "tensorflow"
         assert {blob.executable for blob in opaque} == {"a1b2"}
         assert (executable.name, executable.uncompressedSize) == ("a1b2", 0)
         places = [opaque[0].blob.index, executable.blob.index, opaque[1].blob.index]

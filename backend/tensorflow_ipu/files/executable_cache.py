@@ -31,8 +31,8 @@ from tensorflow_ipu.files.executable_description import (
     TensorDescription,
     unmangle_name,
 )
+from tensorflow_ipu.files.executable_message import ExecutableFileError
 from tensorflow_ipu.files.popef_files import (
-    ExecutableFileError,
     StoredExecutable,
     read_executable,
     write_executable,

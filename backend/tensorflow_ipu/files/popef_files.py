@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-from google.protobuf.message import DecodeError
 from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
-from simipu import CompileError, Program, ProgramKind, SimulatedExecutable, Stream, package_hash
+from simipu import CompileError, Program, ProgramKind, SimulatedExecutable, Stream
 
 import popef
 from popef._tools.staging import Staging
-from tensorflow_ipu.files import poplar_executable_pb2 as pb
 from tensorflow_ipu.files.executable_description import (
     EntryDescription,
     EntryKind,
@@ -34,11 +30,18 @@ from tensorflow_ipu.files.executable_description import (
     number_duplicates,
     unmangle_name,
 )
+from tensorflow_ipu.files.executable_message import (
+    BLOB,
+    MAX_MESSAGE_BYTES,
+    ExecutableFileError,
+    decode_message,
+    decode_tensor,
+    encode_description,
+    wrong_message,
+)
+from tensorflow_ipu.messages import poplar_executable_pb2 as pb
+from tensorflow_ipu.messages.poplar_feed_config_pb2 import PoplarFeedConfig
 
-BLOB: Final = "tensorflow"
-"""Name of the opaque blob with the message."""
-MAX_MESSAGE_BYTES: Final = 128 << 20
-"""Maximum size of the message; the real embedded runtime has the same limit."""
 OWN_PREFIX: Final = "sim_"
 """Beginning of the names of opaque blobs that only this project reads."""
 _SEED_HANDLE: Final = "__seed_stream"
@@ -57,41 +60,6 @@ _OUTPUT_PROGRAMS: Final = {
     EntryKind.MODIFIED_VARIABLE: (LOAD, MAIN),
     EntryKind.INITIALIZED_VARIABLE: (LOAD,),
 }
-_ELEMENT_TYPES: Final = {
-    "bool": pb.PRED,
-    "int8": pb.S8,
-    "int16": pb.S16,
-    "int32": pb.S32,
-    "int64": pb.S64,
-    "uint8": pb.U8,
-    "uint16": pb.U16,
-    "uint32": pb.U32,
-    "uint64": pb.U64,
-    "float16": pb.F16,
-    "float32": pb.F32,
-    "float64": pb.F64,
-}
-"""XLA's element types by numpy's names."""
-_NUMPY_NAMES: Final = {number: name for name, number in _ELEMENT_TYPES.items()}
-_TENSORFLOW_TYPES: Final = {
-    "float32": 1,
-    "float64": 2,
-    "int32": 3,
-    "uint8": 4,
-    "int16": 5,
-    "int8": 6,
-    "int64": 9,
-    "bool": 10,
-    "uint16": 17,
-    "float16": 19,
-    "uint32": 22,
-    "uint64": 23,
-}
-"""TensorFlow's DataType by numpy's names (types.proto)."""
-
-
-class ExecutableFileError(ValueError):
-    """A file that holds no executable of TensorFlow for the IPU, or a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,157 +155,11 @@ def read_message(path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
             reader.parseFile(path)
             blobs = reader.opaqueBlobs()
             if blobs and blobs[0].getAvailableReadSize() > MAX_MESSAGE_BYTES:
-                raise _wrong_message(path, f"{blobs[0].getAvailableReadSize()} bytes")
+                raise wrong_message(path, f"{blobs[0].getAvailableReadSize()} bytes")
             data = bytes(blobs[0].data()) if blobs else None
     except (popef.PopefError, OSError) as error:
         raise ExecutableFileError(f"{os.fspath(path)}: {error}") from error
     return decode_message(data, path)
-
-
-def decode_message(data: bytes | None, path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
-    """Return the message in an opaque blob.
-
-    Args:
-        data: The blob's data, or None if the file has none.
-        path: Path of the file, for errors.
-
-    Returns:
-        The message.
-
-    Raises:
-        ExecutableFileError: If there is none, or it cannot be parsed.
-    """
-    if data is None:
-        raise ExecutableFileError(
-            f"{os.fspath(path)}: No matching opaque blob found: expected one named {BLOB!r}, which "
-            "TensorFlow for the IPU writes"
-        )
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise _wrong_message(path, f"{len(data)} bytes")
-    message = pb.PoplarExecutableProto()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise _wrong_message(path, str(error)) from error
-    return message
-
-
-def _wrong_message(path: str | os.PathLike[str], what: str) -> ExecutableFileError:
-    return ExecutableFileError(
-        f"{os.fspath(path)}: Corrupted - Cannot parse the metadata: expected a message of at most "
-        f"{MAX_MESSAGE_BYTES} bytes in its first opaque blob, found: {what}"
-    )
-
-
-def encode_description(description: ExecutableDescription, ipu_version: int) -> bytes:
-    """Return the message of the opaque blob `tensorflow`.
-
-    Args:
-        description: The description of the executable.
-        ipu_version: Number of the chip's version, such as 2.
-
-    Returns:
-        The serialized message; equal descriptions give equal bytes.
-    """
-    major, minor, version = _find_versions()
-    message = pb.PoplarExecutableProto(
-        replication_factor=description.replicas,
-        infeeds=map(_encode_feed, description.infeeds),
-        outfeeds=map(_encode_feed, description.outfeeds),
-        option_flags=[
-            pb.OptionFlag(option=name, value=value)
-            for name, value in sorted(description.options.items())
-        ],
-        embedded_runtime_config=pb.EmbeddedRuntimeConfig(
-            signature=_encode_signature(description),
-            num_IPUs=description.num_ipus,
-            target_type="IPU",
-            target_arch=f"ipu{ipu_version}",
-            executable_can_stall=description.can_stall,
-        ),
-        tf_major_version=major,
-        tf_minor_version=minor,
-        tf_git_version=version,
-        poplar_package_hash=package_hash(),
-    )
-    return bytes(message.SerializeToString(deterministic=True))
-
-
-def _find_versions() -> tuple[int, int, str]:
-    """Return the version of TensorFlow in this process, or zeros if it is not imported."""
-    version: Any = getattr(sys.modules.get("tensorflow"), "version", None)
-    if version is None:
-        return 0, 0, ""
-    major, minor = str(version.VERSION).split(".")[:2]
-    return int(major), int(minor), str(version.GIT_VERSION)
-
-
-def _encode_signature(description: ExecutableDescription) -> pb.Signature:
-    return pb.Signature(
-        inputs=[
-            pb.Input(
-                name=entry.name, handle=f"{i}.0", argument=i, shape=_encode_shape(entry.tensor)
-            )
-            for i, entry in enumerate(description.inputs)
-        ],
-        outputs=[
-            pb.Output(name=entry.name, handle=f"out_{i}.0", shape=_encode_shape(entry.tensor))
-            for i, entry in enumerate(description.outputs)
-        ],
-        streamed_inputs=[
-            pb.Input(
-                name=tensor.name,
-                handle=tensor.name,
-                argument=number,
-                tuple_index=place,
-                shape=_encode_shape(tensor),
-            )
-            for number, feed in enumerate(description.infeeds)
-            for place, tensor in enumerate(feed.tensors)
-        ],
-        streamed_outputs=[
-            pb.Output(
-                name=tensor.name,
-                handle=tensor.name,
-                tuple_index=place,
-                shape=_encode_shape(tensor),
-            )
-            for feed in description.outfeeds
-            for place, tensor in enumerate(feed.tensors)
-        ],
-    )
-
-
-def _encode_feed(feed: FeedDescription) -> pb.FeedConfig:
-    mode = pb.FeedSettings.GetLast if feed.get_last else pb.FeedSettings.GetAll
-    return pb.FeedConfig(
-        config=pb.FeedSettings(
-            feed_id=feed.feed_id,
-            mode=mode,
-            tf_data_types=[_TENSORFLOW_TYPES[tensor.dtype.name] for tensor in feed.tensors],
-            prefetch_depth=feed.prefetch_depth,
-            optimise_latency=feed.optimise_latency,
-        ),
-        shape=pb.Shape(element_type=pb.TUPLE, tuple_shapes=map(_encode_shape, feed.tensors)),
-    )
-
-
-def _encode_shape(tensor: TensorDescription) -> pb.Shape:
-    if tensor.dtype.name not in _ELEMENT_TYPES:
-        raise ExecutableFileError(
-            f"tensor {tensor.name!r}: [PopEF][ToMetadata]: Unsupported PrimitiveType: expected "
-            f"{', '.join(_ELEMENT_TYPES)}, found {tensor.dtype.name}"
-        )
-    return pb.Shape(element_type=_ELEMENT_TYPES[tensor.dtype.name], dimensions=tensor.shape)
-
-
-def _decode_tensor(name: str, shape: pb.Shape, path: str | os.PathLike[str]) -> TensorDescription:
-    dtype = _NUMPY_NAMES.get(shape.element_type)
-    if dtype is None or min(shape.dimensions, default=0) < 0:
-        raise _wrong_message(
-            path, f"tensor {name!r} of type {shape.element_type} and shape {shape.dimensions}"
-        )
-    return TensorDescription(name, tuple(shape.dimensions), np.dtype(dtype))
 
 
 def _decode_description(
@@ -352,12 +174,12 @@ def _decode_description(
     }
     kinds = {anchor.handle(): tuple(anchor.programs()) for anchor in stored.metadata.anchors()}
 
-    def find_tensor(handle: str, shape: pb.Shape) -> TensorDescription:
+    def find_tensor(handle: str, shape: pb.ShapeProto) -> TensorDescription:
         stream = streams.get(handle)
         # An argument that no operator reads has no stream.
-        tensor = _decode_tensor(stream.tensor if stream else handle, shape, path)
+        tensor = decode_tensor(stream.tensor if stream else handle, shape, path)
         if stream and (stream.shape, stream.dtype) != (tensor.shape, tensor.dtype):
-            raise _wrong_message(path, f"another shape or type of the stream {handle!r}")
+            raise wrong_message(path, f"another shape or type of the stream {handle!r}")
         return tensor
 
     def decode_feeds(feeds: Sequence[pb.FeedConfig], kind: str) -> tuple[FeedDescription, ...]:
@@ -368,7 +190,7 @@ def _decode_description(
                     for place, shape in enumerate(feed.shape.tuple_shapes)
                 ),
                 feed.config.prefetch_depth,
-                feed.config.mode == pb.FeedSettings.GetLast,
+                feed.config.mode == PoplarFeedConfig.GetLast,
                 feed.config.optimise_latency,
             )
             for feed in feeds

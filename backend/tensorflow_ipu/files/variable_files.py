@@ -1,8 +1,8 @@
 """PopEF files with the values of variables.
 
-A file has one tensor for each variable, under the name of its resource handle, such as `scope/name`.
-That is the name of the variable's anchor in the PopEF file of an executable, so both files together
-are a model that a server can load.
+A file has one tensor for each variable, under the name of its resource handle, such as
+`scope/name`. That is the name of the variable's anchor in the PopEF file of an executable, so both
+files together are a model that a server can load.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def _check_names(stored: Iterable[str], expected: Iterable[str]) -> None:
         )
     if surplus:
         text += (
-            " The binaries provided contain data for the following tensors which cannot be found in "
-            "the graph: " + ",".join(surplus)
+            " The binaries provided contain data for the following tensors which cannot be found "
+            "in the graph: " + ",".join(surplus)
         )
     if text:
         raise ValueError(text)

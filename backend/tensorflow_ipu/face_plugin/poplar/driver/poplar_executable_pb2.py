@@ -2,4 +2,4 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.files.poplar_executable_pb2")
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.messages.poplar_executable_pb2")
