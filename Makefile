@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | conformance-tensorflow | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
 
 # The ports are looked at before the models are compiled.
 serve: .venv/server
@@ -142,6 +142,11 @@ conformance-popart: .venv/torch/conformance
 conformance-poptorch: .venv/torch/conformance
 	@test -n "$(POPTORCH)" || { echo "requires a checkout of graphcore/poptorch: make conformance-poptorch POPTORCH=../poptorch"; exit 2; }
 	.venv/torch/bin/python tests/conformance/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
+
+# The tests of Graphcore's TensorFlow, Keras and addons, of their checkouts; not part of CI.
+conformance-tensorflow: .venv/tensorflow/conformance
+	@test -n "$(TENSORFLOW)" -a -n "$(KERAS)" -a -n "$(ADDONS)" || { echo "requires checkouts of graphcore/tensorflow, graphcore/keras and graphcore/ipu_tensorflow_addons: make conformance-tensorflow TENSORFLOW=../tensorflow KERAS=../keras ADDONS=../ipu_tensorflow_addons"; exit 2; }
+	.venv/tensorflow/bin/python tests/conformance/conformance_tensorflow.py $(TENSORFLOW) $(KERAS) $(ADDONS) $(TENSORFLOW_OPTIONS)
 
 # PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
 poptransformer: .venv/torch/conformance
@@ -297,6 +302,11 @@ proto: .venv/python
 	    --editable './backend/tensorflow_ipu[cpu]'
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
+
+# What Graphcore's tests import: scipy (BSD-3, 100 MB).
+.venv/tensorflow/conformance: .venv/tensorflow
+	@.venv/tensorflow/bin/pip install --quiet --disable-pip-version-check scipy
+	@touch $@
 
 # torch (BSD-3) from PyPI is 3 GB with the libraries that it links; TORCH selects a version.
 .venv/torch: .venv/python $(PROJECTS) backend/poptorch/pyproject.toml

@@ -9,14 +9,18 @@ train, which is out of scope here.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 CASE_RESULTS = "--case-results"
 _trained: list[bool] = []
 """Holds an entry as soon as the present test trains."""
+_events: Counter[str] = Counter()
+"""Number of events of the present test, by name."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def note_training() -> None:
     """Note that the present test trains."""
     _trained.append(True)
+
+
+def count_event(name: str) -> None:
+    """Count an event of the present test; its count is written beside the outcome."""
+    _events[name] += 1
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,6 +50,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "setup":
         _trained.clear()
+        _events.clear()
     if call.when == "call" or (call.when == "setup" and not report.passed):
         error = describe_error(call) if report.failed else ""
         write_case(item.config, item.name, report.outcome, error)
@@ -73,6 +83,7 @@ def describe_error(call: pytest.CallInfo[None]) -> str:
 def write_case(config: pytest.Config, name: str, outcome: str, error: str) -> None:
     """Append one result."""
     if path := config.getoption(CASE_RESULTS):
-        case = {"name": name, "outcome": outcome, "error": error, "training": bool(_trained)}
+        case: dict[str, Any] = {"name": name, "outcome": outcome, "error": error}
+        case |= {"training": bool(_trained), **_events}
         with Path(path).open("a") as file:
             file.write(json.dumps(case) + "\n")

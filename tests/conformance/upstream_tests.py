@@ -16,9 +16,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,10 @@ class Run:
     checkout: Path
     results: Path
     seconds: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the processes, beside those of this one."""
+    label: str = ""
+    """Part of the names of result files, where the same files run more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +160,13 @@ def parse_list(text: str) -> list[ListedFile]:
 
 
 def run_file(file: ListedFile, run: Run) -> FileResult:
-    """Run a file in a process of its own, and read its results."""
-    name = file.path.replace("/", "+").removesuffix(".py")
+    """Run a file in a process of its own, and sort its cases."""
+    return sum_cases(file, *run_process(file, run))
+
+
+def run_process(file: ListedFile, run: Run) -> tuple[list[dict[str, Any]], End]:
+    """Run a file in a process of its own; return its cases and how the process ended."""
+    name = file.path.replace("/", "+").removesuffix(".py") + run.label
     cases, log = run.results / f"{name}.jsonl", run.results / f"{name}.log"
     cases.unlink(missing_ok=True)
     start = time.monotonic()
@@ -169,7 +178,7 @@ def run_file(file: ListedFile, run: Run) -> FileResult:
         process.join()
     end = End(process.exitcode, log.read_text(errors="replace"), time.monotonic() - start)
     text = cases.read_text() if cases.exists() else ""
-    return sum_cases(file, [json.loads(line) for line in text.splitlines()], end)
+    return [json.loads(line) for line in text.splitlines()], end
 
 
 def run_pytest(run: Run, path: str, cases: Path, log: Path) -> None:
@@ -179,7 +188,7 @@ def run_pytest(run: Run, path: str, cases: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     suite, checkout = run.suite, run.checkout
-    os.environ["COLUMNS"] = "200"
+    os.environ.update(run.environment, COLUMNS="200")
     sys.path[:0] = [str(Path(__file__).parent), *(str(checkout / folder) for folder in suite.paths)]
     words = ["-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "case_results"]
     words += ["-p", "no:cacheprovider", "--rootdir", str(checkout / "tests"), *suite.words]

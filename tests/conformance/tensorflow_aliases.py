@@ -1,0 +1,171 @@
+"""Names of TensorFlow 2.6 and Keras 2.6 on today's versions, for other projects' tests.
+
+`keras` becomes tf_keras, which is Keras 2. The modules of TensorFlow's own tests that no wheel has
+come from a checkout. `install` must be called before a test file is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, Final
+
+MODULES: Final = {
+    "tensorflow.python.distribute.distribution_strategy_context": (
+        "tensorflow.python.distribute.distribute_lib"
+    ),
+    "tensorflow.python.keras.datasets": "tf_keras.datasets",
+    "tensorflow.python.training.tracking": "tensorflow.python.trackable",
+    "tensorflow.python.training.tracking.util": "tensorflow.python.checkpoint.checkpoint",
+    "tf_keras.combinations": "tf_keras.src.testing_infra.test_combinations",
+    "tf_keras.ipu": "keras.ipu",
+    "tf_keras.keras_parameterized": "tf_keras.src.testing_infra.test_combinations",
+    "tf_keras.optimizer_v2": "tf_keras.src.optimizers.legacy",
+    "tf_keras.src.optimizers.legacy.learning_rate_schedule": (
+        "tf_keras.src.optimizers.schedules.learning_rate_schedule"
+    ),
+    "tf_keras.saving.save": "tf_keras.src.saving.legacy.save",
+    "tf_keras.testing_utils": "tf_keras.src.testing_infra.test_utils",
+}
+"""Today's module for each former one. Submodules follow their packages."""
+ATTRIBUTES: Final = {
+    "tensorflow.python.framework.ops": {"Tensor": "tensorflow.python.framework.tensor"},
+    "tensorflow.python.ops.array_ops": {
+        "stack": "tensorflow.python.ops.array_ops_stack",
+        "unstack": "tensorflow.python.ops.array_ops_stack",
+    },
+    "tensorflow.python.ops.control_flow_ops": {
+        "Assert": "tensorflow.python.ops.control_flow_assert",
+        "case": "tensorflow.python.ops.control_flow_case",
+        "cond": "tensorflow.python.ops.cond",
+        "switch_case": "tensorflow.python.ops.control_flow_switch_case",
+        "while_loop": "tensorflow.python.ops.while_loop",
+    },
+    "tensorflow.python.ops.nn": {"dynamic_rnn": "tensorflow.python.ops.rnn"},
+}
+"""Former attributes of modules, and the modules that have them today."""
+CHECKOUT_FILES: Final = {
+    "tensorflow.compiler.tests": "tensorflow/compiler/tests",
+    "tensorflow.compiler.tests.xla_test": "tensorflow/compiler/tests/xla_test.py",
+    "tensorflow.python.ipu.tests": "tensorflow/python/ipu/tests",
+}
+"""Modules that are files or folders of a checkout of TensorFlow. Others follow their packages."""
+TEST_UTILS: Final = "tensorflow.python.ipu.test_utils"
+
+
+class ModuleLoader(Loader):
+    """Loads nothing: a module that exists, or is made by a function, takes the requested name."""
+
+    def __init__(self, make: Callable[[], types.ModuleType]) -> None:
+        self._make = make
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return the module."""
+        del spec
+        module = self._make()
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Restore what the import system replaced: the module keeps its own name."""
+        if self._spec is not None:
+            module.__spec__ = self._spec
+
+
+class AliasFinder(MetaPathFinder):
+    """Finds former modules of TensorFlow and Keras, and those of a checkout's tests."""
+
+    def __init__(self, checkout: Path, stubs: Mapping[str, Mapping[str, Any]]) -> None:
+        self._checkout = checkout
+        self._stubs = stubs
+        self._is_busy = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module comes from, or None for modules that are no business of this."""
+        del path, target
+        if (names := self._stubs.get(fullname)) is not None:
+            return ModuleSpec(fullname, ModuleLoader(lambda: _make_module(fullname, names)))
+        if (file := self._find_file(fullname)) is not None:
+            return make_spec(fullname, file)
+        if (name := self._find_name(fullname)) is not None:
+            return ModuleSpec(fullname, ModuleLoader(lambda: importlib.import_module(name)))
+        return None
+
+    def _find_file(self, fullname: str) -> Path | None:
+        if (known := CHECKOUT_FILES.get(fullname)) is not None:
+            return self._checkout / known
+        if fullname.startswith((TEST_UTILS, "tensorflow.python.ipu.tests.")):
+            place = self._checkout / fullname.replace(".", "/")
+            return place if place.is_dir() else place.with_suffix(".py")
+        return None
+
+    def _find_name(self, fullname: str) -> str | None:
+        """Return the module whose former name this is."""
+        top, _, rest = fullname.partition(".")
+        if top == "keras" and rest.split(".")[0] != "ipu":
+            return f"tf_keras.{rest}"
+        if (known := MODULES.get(fullname)) is not None:
+            return known
+        package, _, last = fullname.rpartition(".")
+        if package in MODULES:
+            return f"{MODULES[package]}.{last}"
+        if top != "tf_keras" or rest.startswith("src.") or self._is_busy:
+            return None
+        self._is_busy = True
+        try:
+            is_former = not _exists(fullname) and _exists(f"tf_keras.src.{rest}")
+        finally:
+            self._is_busy = False
+        return f"tf_keras.src.{rest}" if is_former else None
+
+
+def make_spec(fullname: str, file: Path) -> ModuleSpec | None:
+    """Return where a module or package comes from; the folder of a package may have no code."""
+    if not file.is_dir():
+        return importlib.util.spec_from_file_location(fullname, file)
+    init = file / "__init__.py"
+    if init.is_file():
+        return importlib.util.spec_from_file_location(
+            fullname, init, submodule_search_locations=[str(file)]
+        )
+    spec = ModuleSpec(fullname, None, is_package=True)
+    spec.submodule_search_locations = [str(file)]
+    return spec
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _make_module(name: str, names: Mapping[str, Any]) -> types.ModuleType:
+    module = types.ModuleType(name)
+    vars(module).update(names)
+    return module
+
+
+def install(checkout: Path, stubs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make former names importable.
+
+    Args:
+        checkout: Checkout of graphcore/tensorflow.
+        stubs: Names and values of modules that take the place of others.
+    """
+    sys.meta_path.insert(0, AliasFinder(checkout, stubs))
+    sys.modules["keras"] = importlib.import_module("tf_keras")
+    for module_name, attributes in ATTRIBUTES.items():
+        module = importlib.import_module(module_name)
+        for name, source in attributes.items():
+            if not hasattr(module, name):
+                setattr(module, name, getattr(importlib.import_module(source), name))
