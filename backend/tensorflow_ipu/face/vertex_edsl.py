@@ -2,4 +2,4 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.training.vertex_edsl")
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.vertex_edsl")

@@ -1,0 +1,100 @@
+"""Operators for Graphcore's own use that scripts use too: layouts, queues, prints, counters."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu.markers import chip_operator
+from tensorflow_ipu.operators.placement import on_ipu
+
+_log = logging.getLogger("tensorflow")
+
+
+@on_ipu
+def remap(x: Any, name: str | None = None) -> Any:
+    """Lay a tensor out anew, evenly over the tiles.
+
+    Args:
+        x: Tensor.
+        name: Name of the operation.
+
+    Returns:
+        The tensor.
+    """
+    _log.warning("remap is a Graphcore internal op")
+    return tf.identity(x, name=name or "IpuRemap")
+
+
+@on_ipu
+def remap_deduce(x: Any, name: str | None = None) -> Any:
+    """Lay a tensor out as its readers need it.
+
+    Args:
+        x: Tensor.
+        name: Name of the operation.
+
+    Returns:
+        The tensor.
+    """
+    return tf.identity(x, name=name or "IpuRemapDeduce")
+
+
+@on_ipu
+def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> Any:
+    """Return the tensor of `depth` calls ago, zeros before there is one.
+
+    Args:
+        x: Tensor.
+        depth: Number of tensors that are held back; below 1 none is.
+        offload: Accepted; the values do not depend on where they are held.
+        name: Name of the operation.
+
+    Returns:
+        A tensor of the type and shape of `x`.
+    """
+    del offload
+    if depth < 1:
+        return x
+    x = tf.convert_to_tensor(x)
+    attributes = {"depth": int(depth)}
+    label = name or "IpuFifo"
+    return chip_operator("Fifo", [x], [(x.dtype, x.shape)], attributes, STATE_DOMAIN, label)[0]
+
+
+STATE_DOMAIN = "tensorflow.ipu"
+"""Domain of operators with state between the iterations of a loop: the execution keeps it."""
+
+
+@on_ipu
+def print_tensor(input: Any, name: str = "") -> Any:
+    """Print a tensor each time that it is computed.
+
+    Args:
+        input: Tensor.
+        name: Title; empty means the name of the tensor.
+
+    Returns:
+        The operation that prints.
+    """
+    tensor = tf.convert_to_tensor(input)
+    attributes = {"title": name or tensor.name}
+    return chip_operator("PrintTensor", [tensor], [(tensor.dtype, tensor.shape)], attributes)[0].op
+
+
+@on_ipu
+def get_current_iteration_counter(name: str | None = None, **kwargs: Any) -> Any:
+    """Return the number of the iteration of the innermost loop or pipeline.
+
+    Args:
+        name: Name of the operation.
+        **kwargs: `lower_into_pipeline_stage`, accepted.
+
+    Returns:
+        A scalar in int32, which counts from 0.
+    """
+    del kwargs
+    label = name or "ExecutionCounter"
+    return chip_operator("ExecutionCounter", [], [(tf.int32, [])], {}, STATE_DOMAIN, label)[0]
