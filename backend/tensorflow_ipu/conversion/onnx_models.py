@@ -1,0 +1,152 @@
+"""A segment's TensorFlow graph as an ONNX model: tf2onnx with the handlers of this package."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import onnx
+import tensorflow as tf
+from onnxgraph import iter_nodes
+
+from tensorflow_ipu.errors import IpuError
+
+OPSET: Final = 17
+_lock = threading.RLock()
+"""tf2onnx keeps the functions of the graph that it converts in a module's variable."""
+_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", "ai.graphcore"))
+
+
+def to_onnx(
+    graph: tf.Graph,
+    inputs: Mapping[str, tf.Tensor],
+    outputs: Mapping[str, tf.Tensor],
+) -> onnx.ModelProto:
+    """Convert a graph.
+
+    Args:
+        graph: The graph, which has placeholders for its inputs only.
+        inputs: Placeholders by the names that they have in the model.
+        outputs: Tensors by the names that they have in the model.
+
+    Returns:
+        The model.
+
+    Raises:
+        IpuError: If the graph has an operator that cannot be converted.
+    """
+    with _lock:
+        # Names that users give are no names for tf2onnx's lists: they come in afterwards.
+        sources = [tensor.name for tensor in inputs.values()]
+        with graph.as_default(), tf.control_dependencies(None):
+            targets = [tf.identity(tensor).name for tensor in outputs.values()]
+        model = _convert(graph, sources, targets)
+    _rename(model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True)))
+    _check_operators(model)
+    return model
+
+
+def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.ModelProto:
+    from tf2onnx import optimizer, tf_loader, tfonnx
+
+    from tensorflow_ipu.conversion.handlers import custom_handlers
+
+    for name in ("tf2onnx", "tf2onnx.tfonnx", "tf2onnx.tf_utils"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    definition = tf_loader.tf_optimize(sources, targets, graph.as_graph_def(add_shapes=True))
+    with tf.Graph().as_default() as loaded:
+        tf.import_graph_def(definition, name="")
+        try:
+            converted = tfonnx.process_tf_graph(
+                loaded,
+                opset=OPSET,
+                custom_op_handlers=custom_handlers(),
+                input_names=sources,
+                output_names=targets,
+            )
+        except Exception as error:  # tf2onnx raises whatever its handlers do
+            raise IpuError(f"the graph cannot be converted to ONNX: {error}") from error
+        return optimizer.optimize_graph(converted, catch_errors=True).make_model("tensorflow")
+
+
+def _rename(model: onnx.ModelProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    """Give inputs and outputs their own names, and all other values other ones."""
+    graph = model.graph
+    names = {**inputs, **outputs}
+    taken = set(names.values())
+
+    def rename(name: str) -> str:
+        if name in names:
+            return names[name]
+        return f"{name}/value" if name in taken else name
+
+    for values in (graph.input, graph.output, graph.value_info, graph.initializer):
+        for value in values:
+            value.name = rename(value.name)
+    for node in iter_nodes(graph):
+        node.input[:] = [rename(name) for name in node.input]
+        node.output[:] = [rename(name) for name in node.output]
+    known = {value.name for value in graph.input}
+    for name in inputs.values():
+        if name not in known:
+            raise IpuError(f"input {name!r} was lost in the conversion")
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    """Raise IpuError for operators that no domain has: tf2onnx writes them into the model."""
+    schemas = _Schemas()
+    for node in iter_nodes(model.graph):
+        if node.domain not in _DOMAINS or (not node.domain and node.op_type not in schemas):
+            raise IpuError(
+                f"operator {node.op_type} ({node.name}) is not supported on the IPU: nothing "
+                "converts it"
+            )
+
+
+class _Schemas:
+    """The operators of the ONNX standard."""
+
+    def __contains__(self, name: str) -> bool:
+        return bool(onnx.defs.has(name))
+
+
+def iter_constant_inputs(operation: tf.Operation) -> Iterator[int]:
+    """Yield the places of the inputs that have to be known when an operation is compiled."""
+    places: Sequence[int] = _CONSTANT_INPUTS.get(operation.type, ())
+    for place in places:
+        if -len(operation.inputs) <= place < len(operation.inputs):
+            yield place
+
+
+_CONSTANT_INPUTS: Final[dict[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"), (1,)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Reshape", "Pad", "PadV2", "MirrorPad", "Tile"), (1,)),
+    **dict.fromkeys(("Transpose", "ExpandDims", "TopKV2", "OneHot", "ReverseV2"), (1,)),
+    **dict.fromkeys(("Cumsum", "Cumprod", "ResizeBilinear", "ResizeNearestNeighbor"), (1,)),
+    **dict.fromkeys(("BroadcastTo", "ResizeBicubic", "ResizeArea", "ConjugateTranspose"), (1,)),
+    **dict.fromkeys(("Fill", "Concat", "Split", "Conv2DBackpropInput"), (0,)),
+    **dict.fromkeys(("RandomUniform", "RandomStandardNormal", "TruncatedNormal"), (0,)),
+    **dict.fromkeys(("RandomUniformInt", "ParameterizedTruncatedNormal", "RandomGamma"), (0,)),
+    **dict.fromkeys(("StatelessRandomUniform", "StatelessRandomNormal"), (0,)),
+    **dict.fromkeys(("StatelessTruncatedNormal", "StatelessRandomUniformInt"), (0,)),
+    **dict.fromkeys(("Conv3DBackpropInputV2", "Empty"), (0,)),
+    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND", "SplitV", "Slice"), (1, 2)),
+    **dict.fromkeys(("GatherV2", "UnsortedSegmentSum", "UnsortedSegmentMax", "ScatterNd"), (2,)),
+    **dict.fromkeys(("UnsortedSegmentMin", "UnsortedSegmentProd", "LinSpace"), (2,)),
+    "ConcatV2": (-1,),
+    "StridedSlice": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "TensorListReserve": (0, 1),
+    "EmptyTensorList": (0, 1),
+    "Bincount": (1,),
+    "Multinomial": (1,),
+    "Roll": (2,),
+    "Conv2DBackpropFilter": (1,),
+    "MatrixBandPart": (1, 2),
+    "MatrixDiagV3": (1, 2, 3),
+    "MatrixDiagPartV3": (1,),
+}
+"""Places of inputs that XLA wants to be constants too, by TensorFlow's operators, which are no
+entries of the table of ONNX operators."""

@@ -1,0 +1,265 @@
+"""Runs computations: plans them for given shapes, compiles their segments, and runs the plan.
+
+A computation is planned anew for each combination of shapes, and of values that its operators need
+when they are compiled (axes, sizes, k).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from popef._tools.arrays import Array
+from tensorflow_ipu import names, queues
+from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.flattening import Bound, Value, Variable, input_value, make_plan
+from tensorflow_ipu.plan import (
+    Branch,
+    Dequeue,
+    Enqueue,
+    Loop,
+    Plan,
+    Segment,
+    Slot,
+    VariableKey,
+)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process has compiled and run; tests and reports read it."""
+
+    compiled: int = 0
+    """Number of programs that were compiled for the IPU."""
+    loaded: int = 0
+    """Number of programs that a cache had."""
+    runs: int = 0
+    """Number of runs of such programs."""
+
+
+counters: Final = Counters()
+_lock = threading.RLock()
+"""One computation at a time has the device."""
+
+
+class VariableValues:
+    """Values of a computation's variables, as its programs have them."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
+        self.values: dict[str, Array] = dict(values)
+        self.changed: dict[str, Array] = {}
+
+    def __getitem__(self, key: VariableKey) -> Array:
+        try:
+            return self.values[key.name]
+        except KeyError:
+            raise IpuError(f"variable {key.name!r} has no value: it is not initialized") from None
+
+    def __setitem__(self, key: VariableKey, value: Array) -> None:
+        self.values[key.name] = self.changed[key.name] = value
+
+
+@dataclass(slots=True)
+class Input:
+    """An input of a computation."""
+
+    name: str
+    tensor: tf.Tensor
+    """The placeholder of the traced graph."""
+    variable: VariableKey | None = None
+
+
+@dataclass(slots=True)
+class Computation:
+    """A traced graph, with its plans.
+
+    Attributes:
+        graph: The FuncGraph.
+        inputs: Its inputs, in order; those of variables have a key.
+        output_names: Names of its outputs.
+        ordinal: Number of the device, `/device:IPU:ordinal`.
+    """
+
+    graph: Any
+    inputs: list[Input]
+    output_names: list[str]
+    ordinal: int = 0
+    freeze_variables: bool = False
+    _plans: dict[Any, PlannedComputation] = field(default_factory=dict)
+    _constant_inputs: set[int] = field(default_factory=set)
+
+    def run(self, values: Sequence[Array], variables: VariableValues) -> list[Array]:
+        """Compute.
+
+        Args:
+            values: An array for each input that is no variable.
+            variables: Values of the variables, which are changed.
+
+        Returns:
+            An array for each output.
+
+        Raises:
+            IpuError: If the computation cannot be compiled or run.
+        """
+        with _lock:
+            planned = self.find_plan(values, variables)
+            return planned.run(values, variables)
+
+    def find_plan(self, values: Sequence[Array], variables: VariableValues) -> PlannedComputation:
+        """Return the plan for values of these shapes."""
+        while True:
+            key = tuple(
+                (value.shape, value.dtype, value.tobytes() if n in self._constant_inputs else None)
+                for n, value in enumerate(values)
+            )
+            planned = self._plans.get(key)
+            if planned is not None:
+                return planned
+            planned = self._make_plan(values, variables)
+            needed = planned.find_constant_inputs() - self._constant_inputs
+            if not needed:
+                self._plans[key] = planned
+                return planned
+            self._constant_inputs |= needed
+
+    def _make_plan(
+        self, values: Sequence[Array], variables: VariableValues
+    ) -> PlannedComputation:
+        bound: list[Bound] = []
+        taken = iter(enumerate(values))
+        for item in self.inputs:
+            if item.variable is not None:
+                key = item.variable
+                if not key.shape.is_fully_defined() and key.name in variables.values:
+                    shape = tf.TensorShape(variables[key].shape)
+                    key = VariableKey(key.name, key.dtype, shape)
+                bound.append(Variable(key))
+                continue
+            number, value = next(taken)
+            if number in self._constant_inputs:
+                bound.append(Value(constant=np.asarray(value)))
+            else:
+                bound.append(input_value(number, item.tensor.dtype, value.shape))
+        plan = make_plan(self.graph, bound)
+        tensors = [item.name for item in self.inputs if item.variable is None]
+        return PlannedComputation(
+            self, plan, len(tensors), names.name_slots(plan, tensors, self.output_names)
+        )
+
+
+@dataclass(slots=True)
+class PlannedComputation:
+    """A plan for given shapes."""
+
+    computation: Computation
+    plan: Plan
+    num_inputs: int
+    names: Mapping[int, str]
+
+    def find_constant_inputs(self) -> set[int]:
+        """Return the numbers of inputs that have to be known when the plan is compiled."""
+        from tensorflow_ipu.conversion.constants import find_constant_placeholders
+
+        found = set()
+        for segment in self.plan.iter_segments():
+            sources = {tensor.name: source for source, tensor in segment.inputs}
+            for name in find_constant_placeholders(segment.graph):
+                source = sources.get(name)
+                if isinstance(source, Slot) and source.number < self.num_inputs:
+                    found.add(source.number)
+        return found
+
+    def written_variables(self) -> set[str]:
+        """Return the names of variables that the plan changes."""
+        return {
+            source.name
+            for segment in self.plan.iter_segments()
+            for source, _ in segment.outputs
+            if isinstance(source, VariableKey)
+        }
+
+    def run(self, values: Sequence[Array], variables: VariableValues) -> list[Array]:
+        """Run the plan once."""
+        slots: dict[int, Array] = dict(enumerate(values))
+        _Run(self, slots, variables).run_plan(self.plan)
+        return [_get(slots, slot) for slot in self.plan.outputs]
+
+
+def _get(slots: Mapping[int, Array], slot: Slot) -> Array:
+    return slot.constant if slot.constant is not None else slots[slot.number]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run of a plan."""
+
+    planned: PlannedComputation
+    slots: MutableMapping[int, Array]
+    variables: VariableValues
+
+    def run_plan(self, plan: Plan) -> None:
+        """Run the items of a plan in order."""
+        for item in plan.items:
+            _RUNNERS[type(item)](self, item)
+
+    def _run_segment(self, segment: Segment) -> None:
+        if segment.program is None:
+            from tensorflow_ipu.programs import prepare
+
+            segment.program = prepare(self.planned, segment, self.variables)
+        inputs = [
+            self.variables[source]
+            if isinstance(source, VariableKey)
+            else _get(self.slots, source)
+            for source, _ in segment.inputs
+        ]
+        results = segment.program.run(inputs)
+        for (target, _), value in zip(segment.outputs, results, strict=True):
+            if isinstance(target, VariableKey):
+                self.variables[target] = value
+            else:
+                self.slots[target.number] = value
+
+    def _run_dequeue(self, item: Dequeue) -> None:
+        values = queues.find_infeed(item.queue).take()
+        for slot, value in zip(item.slots, values, strict=True):
+            self.slots[slot.number] = value
+
+    def _run_enqueue(self, item: Enqueue) -> None:
+        queues.find_outfeed(item.queue).put([_get(self.slots, slot) for slot in item.slots])
+
+    def _run_loop(self, item: Loop) -> None:
+        self._move(item.initial, item.carried)
+        while True:
+            self.run_plan(item.condition)
+            if not _get(self.slots, item.condition.outputs[0]):
+                return
+            self.run_plan(item.body)
+            self._move(item.body.outputs, item.carried)
+
+    def _move(self, sources: Sequence[Slot], targets: Sequence[Slot]) -> None:
+        values = [_get(self.slots, slot) for slot in sources]
+        for slot, value in zip(targets, values, strict=True):
+            self.slots[slot.number] = value
+
+    def _run_branch(self, item: Branch) -> None:
+        chosen = int(_get(self.slots, item.index))
+        if not 0 <= chosen < len(item.branches):
+            chosen = len(item.branches) - 1
+        branch = item.branches[chosen]
+        self.run_plan(branch)
+        self._move(branch.outputs, item.results)
+
+
+_RUNNERS: Final[Mapping[type, Callable[[_Run, Any], None]]] = {
+    Segment: _Run._run_segment,  # noqa: SLF001
+    Dequeue: _Run._run_dequeue,  # noqa: SLF001
+    Enqueue: _Run._run_enqueue,  # noqa: SLF001
+    Loop: _Run._run_loop,  # noqa: SLF001
+    Branch: _Run._run_branch,  # noqa: SLF001
+}

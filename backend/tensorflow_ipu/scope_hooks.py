@@ -1,0 +1,80 @@
+"""What a strategy's scope changes in TensorFlow, as long as it lasts.
+
+Calls of tf.functions run on the IPU, `iter(dataset)` makes an iterator that feeds the IPU, and Keras
+has the extensions of `keras_extensions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+
+_scopes = threading.local()
+
+
+def current_strategy() -> Any:
+    """Return the innermost strategy whose scope the thread is in, or None."""
+    entered = getattr(_scopes, "entered", None)
+    return entered[-1] if entered else None
+
+
+@contextlib.contextmanager
+def enter(strategy: Any) -> Iterator[None]:
+    """Let a strategy's scope begin.
+
+    Args:
+        strategy: The IPUStrategy.
+    """
+    _install()
+    if not hasattr(_scopes, "entered"):
+        _scopes.entered = []
+    _scopes.entered.append(strategy)
+    if strategy.enable_keras_extensions:
+        _keras("enter", strategy)
+    try:
+        yield
+    finally:
+        _scopes.entered.pop()
+        if strategy.enable_keras_extensions:
+            _keras("leave", strategy)
+
+
+def _keras(name: str, strategy: Any) -> None:
+    try:
+        from tensorflow_ipu import keras_extensions
+    except ImportError:
+        return
+    getattr(keras_extensions, name, lambda _: None)(strategy)
+
+
+def _install() -> None:
+    """Make calls of tf.functions and iterators of data sets ask for the strategy; once."""
+    if getattr(polymorphic_function.Function, "_ipu_hooked", False):
+        return
+    polymorphic_function.Function._ipu_hooked = True  # noqa: SLF001
+    call = polymorphic_function.Function.__call__
+
+    def call_on_ipu(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = current_strategy()
+        if strategy is None or not tf.executing_eagerly() or not self._jit_compile:  # noqa: SLF001
+            return call(self, *args, **kwargs)
+        return strategy.run(self, args, kwargs)
+
+    polymorphic_function.Function.__call__ = call_on_ipu
+    iterate = dataset_ops.DatasetV2.__iter__
+
+    def iterate_for_ipu(self: Any) -> Any:
+        strategy = current_strategy()
+        if strategy is None or not strategy.enable_dataset_iterators:
+            return iterate(self)
+        from tensorflow_ipu.feeds import IPUOwnedIterator
+
+        return IPUOwnedIterator(self)
+
+    dataset_ops.DatasetV2.__iter__ = iterate_for_ipu
