@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import names, queues
+from tensorflow_ipu import names
 from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.feeds import queues
 from tensorflow_ipu.flattening import Bound, Value, Variable, input_value, make_plan
 from tensorflow_ipu.plan import (
     Branch,
@@ -127,9 +128,7 @@ class Computation:
                 return planned
             self._constant_inputs |= needed
 
-    def _make_plan(
-        self, values: Sequence[Array], variables: VariableValues
-    ) -> PlannedComputation:
+    def _make_plan(self, values: Sequence[Array], variables: VariableValues) -> PlannedComputation:
         bound: list[Bound] = []
         taken = iter(enumerate(values))
         for item in self.inputs:
@@ -213,9 +212,7 @@ class _Run:
 
             segment.program = prepare(self.planned, segment, self.variables)
         inputs = [
-            self.variables[source]
-            if isinstance(source, VariableKey)
-            else _get(self.slots, source)
+            self.variables[source] if isinstance(source, VariableKey) else _get(self.slots, source)
             for source, _ in segment.inputs
         ]
         results = segment.program.run(inputs)

@@ -36,6 +36,7 @@ _CALLS: Final = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 _LOOPS: Final = frozenset(("While", "StatelessWhile"))
 _CHOICES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _ORDER_ONLY: Final = frozenset(("NoOp", "Assert", "CheckNumerics", "PrintV2", "Print"))
+_COUNTER_TYPES: Final = (tf.int32, tf.int64, tf.bool)
 _DROPPED_ATTRIBUTES: Final = ("_class", "_XlaMustCompile", "_xla_inferred_shapes", "_output_shapes")
 
 
@@ -93,7 +94,12 @@ def make_plan(graph: Any, inputs: Sequence[Value | Variable]) -> Plan:
 
 def input_value(number: int, dtype: tf.DType, shape: Any) -> Value:
     """Return the value of an input of a computation, of a known type and shape."""
-    return Value(slot=Slot(number, dtype, tf.TensorShape(shape)))
+    slot = Slot(number, dtype, tf.TensorShape(shape))
+    return Value(slot=slot, counts=_is_counter(slot))
+
+
+def _is_counter(slot: Slot) -> bool:
+    return slot.dtype in _COUNTER_TYPES and slot.shape.rank == 0
 
 
 class Flattener:
@@ -169,9 +175,9 @@ class Flattener:
         segment = self._target()
         if value.segment is segment and value.tensor is not None:
             return value.tensor
-        return self._feed(segment, self.slot_of(value), value)
+        return self._feed(segment, self.slot_of(value))
 
-    def _feed(self, segment: Segment, source: Source, value: Value | None = None) -> tf.Tensor:
+    def _feed(self, segment: Segment, source: Source) -> tf.Tensor:
         for known, tensor in segment.inputs:
             if known is source:
                 return tensor
@@ -295,7 +301,7 @@ class Flattener:
         return Variable(VariableKey(name, dtype, tf.TensorShape(shape)))
 
     def _emit_operator(self, operation: tf.Operation, values: list[Bound]) -> list[Bound]:
-        constant = _fold_shape(self, operation, values)
+        constant = _fold_shape(operation, values)
         if constant is not None:
             return [Value(constant=constant)]
         if self._counts(operation, values):
@@ -312,13 +318,16 @@ class Flattener:
             return Value(function(*(self.use(value) for value in values)), self._target())
 
     def _counts(self, operation: tf.Operation, values: Sequence[Bound]) -> bool:
-        """Return whether an operator has only whole numbers that count loops."""
-        if self._depth or not any(isinstance(value, Value) and value.counts for value in values):
+        """Return whether an operator has only single whole numbers that the host has."""
+        if self._depth or operation.op_def.is_stateful or not values:
             return False
         return all(
             isinstance(value, Value) and (value.counts or _is_scalar_constant(value))
             for value in values
-        ) and all(tensor.shape.rank == 0 for tensor in operation.outputs)
+        ) and all(
+            tensor.shape.rank == 0 and tensor.dtype in _COUNTER_TYPES
+            for tensor in operation.outputs
+        )
 
     def _count(self, operation: tf.Operation, values: Sequence[Bound]) -> list[Bound]:
         """Emit an operator into the segment that the host computes."""
@@ -442,8 +451,7 @@ class Flattener:
         ]
         bound = list(values)
         for number, slot in zip(carried, slots, strict=True):
-            counts = slot.dtype in (tf.int32, tf.int64, tf.bool) and slot.shape.rank == 0
-            bound[number] = Value(slot=slot, counts=counts)
+            bound[number] = Value(slot=slot, counts=_is_counter(slot))
         test = Flattener(self._shared).flatten(condition, bound)
         iteration = Flattener(self._shared).flatten(body, bound, carried)
         self._plan.items.append(Loop(test, iteration, initial, slots))
@@ -509,16 +517,12 @@ def _copy(
         [tensor.dtype for tensor in operation.outputs],
         name=operation.name.rsplit("/", 1)[-1] if keep else operation.name,
         attrs={
-            name: value
-            for name, value in attributes.items()
-            if name not in _DROPPED_ATTRIBUTES
+            name: value for name, value in attributes.items() if name not in _DROPPED_ATTRIBUTES
         },
     )
 
 
-def _fold_shape(
-    flattener: Flattener, operation: tf.Operation, values: Sequence[Bound]
-) -> Array | None:
+def _fold_shape(operation: tf.Operation, values: Sequence[Bound]) -> Array | None:
     """Return the value of an operator that asks for a known shape, or None."""
     if operation.type not in ("Shape", "Rank", "Size"):
         return None
@@ -542,7 +546,10 @@ def _fold_shape(
 
 
 def _is_scalar_constant(value: Value) -> bool:
-    return value.constant is not None and _constant_array(value.constant).ndim == 0
+    if isinstance(value.constant, tf.Operation):
+        tensor = value.constant.outputs[0]
+        return tensor.shape.rank == 0 and tensor.dtype in _COUNTER_TYPES
+    return value.constant is not None and value.constant.ndim == 0
 
 
 def _constant_array(constant: tf.Operation | Array) -> Array:

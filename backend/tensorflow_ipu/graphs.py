@@ -35,9 +35,9 @@ def iter_called(graph: Any) -> Any:
     """Yield the FuncGraphs that operations of a graph call directly."""
     for operation in graph.get_operations():
         for attribute in ("f", "cond", "body", "then_branch", "else_branch"):
-            if attribute in operation.node_def.attr and operation.node_def.attr[
-                attribute
-            ].HasField("func"):
+            if attribute in operation.node_def.attr and operation.node_def.attr[attribute].HasField(
+                "func"
+            ):
                 yield function_graph(graph, operation, attribute)
         if "branches" in operation.node_def.attr:
             for number in range(len(operation.get_attr("branches"))):
@@ -56,9 +56,9 @@ def find_effects(graph: Any) -> bool:
 
 
 def _has_effect(operation: tf.Operation) -> bool:
-    return (
-        operation.type in variable_operators.WRITERS
-        or markers.kind_of(operation) in (markers.DEQUEUE, markers.ENQUEUE)
+    return operation.type in variable_operators.WRITERS or markers.kind_of(operation) in (
+        markers.DEQUEUE,
+        markers.ENQUEUE,
     )
 
 

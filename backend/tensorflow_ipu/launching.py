@@ -77,16 +77,10 @@ def make_computation(graph: Any, ordinal: int = 0) -> tuple[Computation, list[tf
         if tensor.dtype == tf.resource:
             inputs.append(Input(tensor.op.name, tensor, variable_key(tensor, outer, names)))
         else:
-            source = tensor if outer is None or tf.is_tensor(outer) is False else tensor
-            inputs.append(Input(_argument_name(source, number), tensor))
+            inputs.append(Input(tensor.op.name or f"arg{number}", tensor))
     outputs = [f"XLA_Retvals/_retval{n}" for n in range(len(graph.outputs))]
     captured = [external[id(tensor)] for tensor in graph.inputs if id(tensor) in external]
     return Computation(graph, inputs, outputs, ordinal), captured
-
-
-def _argument_name(tensor: tf.Tensor, number: int) -> str:
-    name = tensor.op.name
-    return name or f"arg{number}"
 
 
 def _variable_names(graph: Any) -> dict[int, str]:
@@ -101,9 +95,7 @@ def variable_key(inner: tf.Tensor, outer: Any, names: dict[int, str]) -> Variabl
     name = names.get(id(outer))
     if name is None and outer is not None and hasattr(outer, "op"):
         name = outer.op.name if not isinstance(outer, type(None)) else None
-    return VariableKey(
-        name or inner.op.name, tf.as_dtype(facts.dtype), tf.TensorShape(facts.shape)
-    )
+    return VariableKey(name or inner.op.name, tf.as_dtype(facts.dtype), tf.TensorShape(facts.shape))
 
 
 def run_eagerly(
@@ -167,9 +159,7 @@ def launch(
     """
     values, handles = _split(computation, [*arguments, *captured])
     keys = [key for key, _ in handles.values()]
-    written = [
-        computation.inputs[number].variable for number in written_inputs(computation.graph)
-    ]
+    written = [computation.inputs[number].variable for number in written_inputs(computation.graph)]
     changed = [key for key in keys if key in written]
 
     def run(*arrays: Array) -> list[Array]:

@@ -71,9 +71,7 @@ class HostProgram:
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Return the values of the segment's outputs."""
         with context.eager_mode(), tf.device("/device:CPU:0"):
-            return [
-                tensor.numpy() for tensor in self._function(*(tf.constant(v) for v in inputs))
-            ]
+            return [tensor.numpy() for tensor in self._function(*(tf.constant(v) for v in inputs))]
 
 
 @dataclass(slots=True)
@@ -161,9 +159,7 @@ class DeviceSegment:
 
 
 def _is_same(value: Array, other: Array) -> bool:
-    return value is other or (
-        value.ctypes.data == other.ctypes.data and value.shape == other.shape
-    )
+    return value is other or (value.ctypes.data == other.ctypes.data and value.shape == other.shape)
 
 
 def _source_name(planned: PlannedComputation, source: Any) -> str:

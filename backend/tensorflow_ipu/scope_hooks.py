@@ -1,7 +1,7 @@
 """What a strategy's scope changes in TensorFlow, as long as it lasts.
 
-Calls of tf.functions run on the IPU, `iter(dataset)` makes an iterator that feeds the IPU, and Keras
-has the extensions of `keras_extensions`.
+Calls of tf.functions run on the IPU, `iter(dataset)` makes an iterator that feeds the IPU, and
+Keras has the extensions of `keras_extensions`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _install() -> None:
 
     def call_on_ipu(self: Any, *args: Any, **kwargs: Any) -> Any:
         strategy = current_strategy()
-        if strategy is None or not tf.executing_eagerly() or not self._jit_compile:  # noqa: SLF001
+        if strategy is None or not tf.executing_eagerly() or not self._jit_compile:
             return call(self, *args, **kwargs)
         return strategy.run(self, args, kwargs)
 
@@ -73,7 +73,7 @@ def _install() -> None:
         strategy = current_strategy()
         if strategy is None or not strategy.enable_dataset_iterators:
             return iterate(self)
-        from tensorflow_ipu.feeds import IPUOwnedIterator
+        from tensorflow_ipu.feeds.ipu_infeed_queue import IPUOwnedIterator
 
         return IPUOwnedIterator(self)
 

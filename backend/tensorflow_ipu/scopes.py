@@ -88,9 +88,7 @@ def partials_type(override_type: Any) -> Iterator[None]:
     """
     dtype = tf.as_dtype(override_type)
     if dtype not in (tf.float32, tf.float16):
-        raise ValueError(
-            f"Only support float16, float32 as partials types, found {dtype.name}"
-        )
+        raise ValueError(f"Only support float16, float32 as partials types, found {dtype.name}")
     with _attribute_scope("_ipu_partials_type", "half" if dtype == tf.float16 else "float"):
         yield
 

@@ -1,8 +1,8 @@
 """Sessions: what is placed on an IPU is compiled, also where nothing calls `compile`.
 
-`install` makes TensorFlow's sessions do three things more: they accept devices that stock TensorFlow
-does not have (soft placement), they run operations placed on an IPU as computations, and they begin
-the infeeds whose initializers ran.
+`install` makes TensorFlow's sessions do three things more: they accept devices that stock
+TensorFlow does not have (soft placement), they run operations placed on an IPU as computations, and
+they begin the infeeds whose initializers ran.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import importer
 
-from tensorflow_ipu import feeds, launching, markers
+from tensorflow_ipu import launching, markers
 from tensorflow_ipu.execution import Computation, Input
+from tensorflow_ipu.feeds import ipu_infeed_queue as feeds
 
 _UNCOMPILED: Final = frozenset(
     ("VarHandleOp", "Placeholder", "PlaceholderWithDefault", "NoOp", "Const", "VariableV2")
@@ -40,7 +41,11 @@ def install() -> None:
         make(self, target, graph, copy)
 
     def run_with_ipus(
-        self: Any, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None
+        self: Any,
+        fetches: Any,
+        feed_dict: Any = None,
+        options: Any = None,
+        run_metadata: Any = None,
     ) -> Any:
         rewritten = _rewriter(self.graph).rewrite(fetches, feed_dict or {})
         del launching.errors[:]
@@ -96,9 +101,7 @@ class _Rewriter:
         begun = [
             operation
             for operation in operations
-            if any(
-                name in operation.node_def.attr for name in (feeds.INITIALIZER, feeds.DELETER)
-            )
+            if any(name in operation.node_def.attr for name in (feeds.INITIALIZER, feeds.DELETER))
         ]
         initial = _initial_operations(graph)
         placed = [
@@ -203,9 +206,7 @@ class Region:
         return self.outer_graph._get_function(name)  # noqa: SLF001
 
 
-def _levels(
-    operations: Sequence[tf.Operation], placed: set[str]
-) -> dict[str, int]:
+def _levels(operations: Sequence[tf.Operation], placed: set[str]) -> dict[str, int]:
     """Return the number of each operation's computation: how often a path to it leaves the IPU."""
     levels: dict[str, int] = {}
     for operation in operations:
@@ -324,15 +325,13 @@ def _region_input(tensor: tf.Tensor) -> Input:
     return Input(tensor.op.name, tensor, key)
 
 
-def _copy_dependents(
-    graph: tf.Graph,
+def _find_dependents(
     operations: Sequence[tf.Operation],
     placed: set[str],
     levels: dict[str, int],
     level: int,
     mapping: dict[str, Any],
-) -> None:
-    """Copy the host's operations that depend on what was launched, so that they read its results."""
+) -> list[tf.Operation]:
     dependents = []
     changed = {name.split(":")[0].lstrip("^") for name in mapping}
     for operation in operations:
@@ -343,6 +342,19 @@ def _copy_dependents(
         if any(source in changed for source in sources):
             dependents.append(operation)
             changed.add(operation.name)
+    return dependents
+
+
+def _copy_dependents(
+    graph: tf.Graph,
+    operations: Sequence[tf.Operation],
+    placed: set[str],
+    levels: dict[str, int],
+    level: int,
+    mapping: dict[str, Any],
+) -> None:
+    """Copy the host's operations that read what was launched, so that they get its results."""
+    dependents = _find_dependents(operations, placed, levels, level, mapping)
     if not dependents:
         return
     copied = {operation.name for operation in dependents}

@@ -73,7 +73,7 @@ def _nothing(_: Flattener, __: tf.Operation, ___: Sequence[Any]) -> Sequence[Any
     return []
 
 
-def _rows(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+def _rows(rows: tf.Tensor) -> tf.Tensor:
     return tf.expand_dims(rows, -1)
 
 
@@ -83,17 +83,17 @@ _WRITE_RULES: Final[dict[str, Rule]] = {
     "AssignSubVariableOp": _update(tf.subtract),
     "ResourceScatterUpdate": _update(
         lambda table, rows, values: tf.tensor_scatter_nd_update(
-            table, _rows(table, rows), _spread(table, rows, values)
+            table, _rows(rows), _spread(table, rows, values)
         )
     ),
     "ResourceScatterAdd": _update(
         lambda table, rows, values: tf.tensor_scatter_nd_add(
-            table, _rows(table, rows), _spread(table, rows, values)
+            table, _rows(rows), _spread(table, rows, values)
         )
     ),
     "ResourceScatterSub": _update(
         lambda table, rows, values: tf.tensor_scatter_nd_sub(
-            table, _rows(table, rows), _spread(table, rows, values)
+            table, _rows(rows), _spread(table, rows, values)
         )
     ),
     "ResourceScatterNdUpdate": _update(tf.tensor_scatter_nd_update),

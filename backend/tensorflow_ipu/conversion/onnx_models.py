@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import onnx
 import tensorflow as tf
@@ -42,8 +42,11 @@ def to_onnx(
         sources = [tensor.name for tensor in inputs.values()]
         with graph.as_default(), tf.control_dependencies(None):
             targets = [tf.identity(tensor).name for tensor in outputs.values()]
-        model = _convert(graph, sources, targets)
-    _rename(model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True)))
+        with tf.Graph().as_default():  # tf2onnx refuses eager mode
+            model = _convert(graph, sources, targets)
+    _rename(
+        model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
+    )
     _check_operators(model)
     return model
 

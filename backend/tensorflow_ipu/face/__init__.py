@@ -4,6 +4,7 @@ Each module is a name here and is imported on first use, also those of `ops` and
 """
 
 from tensorflow_ipu.forwarding import forward_modules
+from tensorflow_ipu.sessions import install
 
 _MODULES = {
     "all_to_all_op": ".ops.all_to_all_op",
@@ -81,3 +82,5 @@ _MODULES = {
 __getattr__, __dir__ = forward_modules(
     __name__, _MODULES, {"outlined_function": ".ops.functional_ops"}
 )
+
+install()

@@ -57,7 +57,9 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         with super().scope() as entered, scope_hooks.enter(self):
             yield entered
 
-    def run(self, fn: Any, args: Sequence[Any] = (), kwargs: Any = None, options: Any = None) -> Any:
+    def run(
+        self, fn: Any, args: Sequence[Any] = (), kwargs: Any = None, options: Any = None
+    ) -> Any:
         """Run a function on the IPU.
 
         Args:
@@ -151,11 +153,11 @@ class _IPUExtendedV1(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
             return value
         if reduce_op not in (reduce_util.ReduceOp.SUM, reduce_util.ReduceOp.MEAN):
             raise ValueError(f"Unsupported reduce op: {reduce_op}")
-        from tensorflow_ipu.operators import cross_replica
+        from tensorflow_ipu.operators import cross_replica_ops
 
         if reduce_op == reduce_util.ReduceOp.MEAN:
-            return cross_replica.cross_replica_mean(value)
-        return cross_replica.cross_replica_sum(value)
+            return cross_replica_ops.cross_replica_mean(value)
+        return cross_replica_ops.cross_replica_sum(value)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         return self._update_non_slot(var, fn, (var, *args), kwargs, group)
@@ -248,16 +250,15 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
         _computations[graph] = make_computation(graph, ordinal)
     computation, captured = _computations[graph]
     bound = function_type_utils.canonicalize_function_inputs(
-        args, kwargs, concrete.function_type, _default_values(fn)
+        args,
+        kwargs,
+        getattr(fn, "_function_type", concrete.function_type),
+        getattr(fn, "_default_values", None),
     )
     tensors = concrete.function_type.unpack_inputs(bound)
     run = run_eagerly if tf.executing_eagerly() else launch
     results = run(computation, tensors, captured)
     return concrete.function_type.pack_output(results[: len(concrete.outputs)])
-
-
-def _default_values(fn: Any) -> Any:
-    return fn.function_spec.default_values if hasattr(fn, "function_spec") else None
 
 
 def _run_python(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: int) -> Any:
@@ -281,8 +282,6 @@ def _run_python(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: i
     computation, captured = make_computation(graph, ordinal)
     results = iter(launch(computation, tensors, captured))
     return tf.nest.map_structure(
-        lambda value: None
-        if value is None or isinstance(value, tf.Operation)
-        else next(results),
+        lambda value: None if value is None or isinstance(value, tf.Operation) else next(results),
         structure[0],
     )

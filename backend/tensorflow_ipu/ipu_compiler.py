@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -69,9 +69,9 @@ def _pack(result: Any, tensors: list[tf.Tensor], operation: Any) -> Any:
     remaining = iter(tensors)
     if isinstance(result, (list, tuple)) and not hasattr(result, "_fields"):
         kept = [value for value in result if not isinstance(value, tf.Operation)]
-        packed = [
-            tf.nest.map_structure(lambda value: next(remaining), value, expand_composites=True)
-            for value in kept
-        ]
-        return packed
-    return tf.nest.map_structure(lambda value: next(remaining), result, expand_composites=True)
+        return [_take(remaining, value) for value in kept]
+    return _take(remaining, result)
+
+
+def _take(tensors: Iterator[tf.Tensor], structure: Any) -> Any:
+    return tf.nest.map_structure(lambda _: next(tensors), structure, expand_composites=True)

@@ -1,0 +1,1 @@
+"""Feeds: infeed and outfeed queues, and the loops whose bodies use them."""
