@@ -253,6 +253,8 @@ def serve(connection: socket) -> None:
 
 def find_code(error: BaseException) -> StatusCode:
     """Return the status code of an error, which says whose fault it is."""
+    if _is_float_exception(error):
+        return StatusCode.INTERNAL
     return next((code for code, kinds in _CODES if isinstance(error, kinds)), StatusCode.INTERNAL)
 
 
@@ -262,7 +264,19 @@ def describe_error(error: BaseException) -> str:
         return escape(
             f"{os.fsdecode(error.filename)}: expected a PopEF file, found: {error.strerror}"
         )
+    if _is_float_exception(error):
+        # The text of the real embedded runtime.
+        return escape(
+            "[Poplar][Execute engine] application_runtime_error: [Recovery action: IPU_RESET] "
+            f"Tiles in excepted state ({error}). IPU will be reset the next time a program is "
+            "executed."
+        )
     return escape(str(error) or type(error).__name__)
+
+
+def _is_float_exception(error: BaseException) -> bool:
+    """Return whether a run ended itself at an invalid value (debug.floatPointOpException)."""
+    return isinstance(error, RunError) and "floating-point exception" in str(error)
 
 
 class Calls:

@@ -7,12 +7,10 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from model_runtime import ModelRunner
-from onnx import TensorProto, helper, numpy_helper
-from poprt import CompilerOptions
-from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, compile_unreported
+from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM
+from tensorflow_files import BIAS, WEIGHT, X, describe, describe_tensor, make_model
 from tensorflow_ipu.files.executable_cache import (
     ExecutableCache,
     find_cache_folder,
@@ -22,9 +20,6 @@ from tensorflow_ipu.files.executable_cache import (
 from tensorflow_ipu.files.executable_description import (
     EntryDescription,
     EntryKind,
-    ExecutableDescription,
-    FeedDescription,
-    TensorDescription,
     number_duplicates,
     unmangle_name,
 )
@@ -37,53 +32,6 @@ from tensorflow_ipu.files.popef_files import (
 )
 
 import popef
-
-WEIGHT = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
-X = np.random.default_rng(2).normal(size=(2, 4)).astype("float32")
-BIAS = np.float32([1, 2, 3])
-
-
-def describe_tensor(name, shape, dtype="float32"):
-    return TensorDescription(name, shape, np.dtype(dtype))
-
-
-def make_model(frozen=False):
-    inputs = [
-        helper.make_tensor_value_info("infeed_1.0", TensorProto.FLOAT, [2, 4]),
-        helper.make_tensor_value_info("bias", TensorProto.FLOAT, [3]),
-    ]
-    outputs = [helper.make_tensor_value_info("outfeed_2.0", TensorProto.FLOAT, [2, 3])]
-    nodes = [
-        helper.make_node("MatMul", ["infeed_1.0", "net/w"], ["product"]),
-        helper.make_node("Add", ["product", "bias"], ["outfeed_2.0"]),
-    ]
-    weights = [numpy_helper.from_array(WEIGHT, "net/w")]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-    options = CompilerOptions(
-        constant_weights=frozen,
-        show_compilation_progress_bar=False,
-        skip_dry_run=True,
-        ipu_version="ipu2",
-    )
-    return compile_unreported(onnx.load_from_string(model.SerializeToString()), None, options)
-
-
-def describe(frozen=False, **changes):
-    variable = EntryDescription(
-        "XLA_Args/net/w", describe_tensor("net/w", (4, 3)), EntryKind.VARIABLE
-    )
-    values = {
-        "infeeds": (FeedDescription((describe_tensor("infeed_1.0", (2, 4)),), 3),),
-        "outfeeds": (FeedDescription((describe_tensor("outfeed_2.0", (2, 3)),), get_last=True),),
-        "inputs": (
-            EntryDescription("XLA_Args/_arg_bias_0_0/_3", describe_tensor("bias", (3,))),
-            *([] if frozen else [variable]),
-        ),
-        "name": "a1b2",
-        "options": {"opt.useAutoloader": "true"},
-    }
-    return ExecutableDescription(**{**values, **changes})
 
 
 def write_weight(path):

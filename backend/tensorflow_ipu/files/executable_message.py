@@ -79,10 +79,7 @@ def decode_message(data: bytes | None, path: str | os.PathLike[str]) -> pb.Popla
         ExecutableFileError: If there is none, or it cannot be parsed.
     """
     if data is None:
-        raise ExecutableFileError(
-            f"{os.fspath(path)}: No matching opaque blob found: expected one named {BLOB!r}, which "
-            "TensorFlow for the IPU writes"
-        )
+        raise missing_message(path)
     if len(data) > MAX_MESSAGE_BYTES:
         raise wrong_message(path, f"{len(data)} bytes")
     message = pb.PoplarExecutableProto()
@@ -93,7 +90,16 @@ def decode_message(data: bytes | None, path: str | os.PathLike[str]) -> pb.Popla
     return message
 
 
+def missing_message(path: str | os.PathLike[str]) -> ExecutableFileError:
+    """Return the error of a file without a message."""
+    return ExecutableFileError(
+        f"{os.fspath(path)}: No matching opaque blob found: expected one named {BLOB!r}, which "
+        "TensorFlow for the IPU writes"
+    )
+
+
 def wrong_message(path: str | os.PathLike[str], what: str) -> ExecutableFileError:
+    """Return the error of a file with another message than expected."""
     return ExecutableFileError(
         f"{os.fspath(path)}: Corrupted - Cannot parse the metadata: expected a message of at most "
         f"{MAX_MESSAGE_BYTES} bytes in its first opaque blob, found: {what}"

@@ -37,6 +37,7 @@ from tensorflow_ipu.files.executable_message import (
     decode_message,
     decode_tensor,
     encode_description,
+    missing_message,
     wrong_message,
 )
 from tensorflow_ipu.messages import poplar_executable_pb2 as pb
@@ -150,16 +151,32 @@ def read_message(path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
     Raises:
         ExecutableFileError: If the file is no PopEF file, or has no such message.
     """
+    return decode_message(read_first_blob(path), path)
+
+
+def read_first_blob(path: str | os.PathLike[str]) -> bytes:
+    """Return the first opaque blob of a file.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The data of the blob.
+
+    Raises:
+        ExecutableFileError: If the file is no PopEF file, or has no blob that holds a message.
+    """
     try:
         with popef.Reader() as reader:
             reader.parseFile(path)
             blobs = reader.opaqueBlobs()
             if blobs and blobs[0].getAvailableReadSize() > MAX_MESSAGE_BYTES:
                 raise wrong_message(path, f"{blobs[0].getAvailableReadSize()} bytes")
-            data = bytes(blobs[0].data()) if blobs else None
+            if blobs:
+                return bytes(blobs[0].data())
     except (popef.PopefError, OSError) as error:
         raise ExecutableFileError(f"{os.fspath(path)}: {error}") from error
-    return decode_message(data, path)
+    raise missing_message(path)
 
 
 def _decode_description(

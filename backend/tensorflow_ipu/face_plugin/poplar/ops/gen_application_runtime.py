@@ -3,5 +3,7 @@
 from tensorflow_ipu.forwarding import forward
 
 __getattr__, __dir__ = forward(
-    __name__, "tensorflow_ipu.operators.generated.gen_application_runtime"
+    __name__,
+    "tensorflow_ipu.files.application_runtime",
+    "tensorflow_ipu.operators.generated.gen_application_runtime",
 )
