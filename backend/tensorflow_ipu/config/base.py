@@ -8,6 +8,7 @@ attribute can be added.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import difflib
 import functools
@@ -114,7 +115,7 @@ class AttributeMetadata:
         return self._type
 
     @property
-    def actual_type(self) -> type | None:
+    def actual_type(self) -> builtins.type | None:
         """Class of its values, as far as there is one; None for a category."""
         return self._actual_type
 
@@ -218,7 +219,9 @@ class _ConfigBase:
             metadata.check_type(value)
             object.__setattr__(self, name, value)
         elif vars(self)["_num_constructors"]:
-            declaration = _find_declarations(type(self)).get(name, _Declaration())
+            declaration = _find_declarations(type(self)).get(  # type: ignore[arg-type]
+                name, _Declaration()
+            )
             self._add(name, value, declaration.make_kind(value), declaration.description)
         else:
             self._refuse(name)

@@ -46,7 +46,7 @@ def kind_of_hint(hint: Any, name: str) -> Kind:
     return Kind(name, read, base)
 
 
-def allows(hint: Any, value: object) -> bool:
+def allows(hint: Any, value: Any) -> bool:
     """Return whether a type hint allows a value; a class allows its own instances only."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -58,9 +58,9 @@ def allows(hint: Any, value: object) -> bool:
     if type(value) is not origin:
         return False
     if origin is tuple and options[-1] is not Ellipsis:
-        return len(value) == len(options) and all(map(allows, options, value))  # type: ignore[arg-type]
+        return len(value) == len(options) and all(map(allows, options, value))
     if origin in (list, tuple):
-        return all(allows(options[0], item) for item in value)  # type: ignore[attr-defined]
+        return all(allows(options[0], item) for item in value)
     return True
 
 
