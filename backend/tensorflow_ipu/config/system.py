@@ -13,7 +13,7 @@ from tensorflow_ipu.config.ipu_config import IPUConfig
 from tensorflow_ipu.messages import config_pb2
 
 RESET_HOOKS: Final[list[Callable[[], None]]] = []
-"""Functions that are called when the configuration is reset: they release what devices hold."""
+"""Functions that are called when the configuration changes: they forget compiled programs."""
 
 
 class _System:
@@ -77,6 +77,7 @@ def configure_ipu_system(
 def _apply(options: config_pb2.IpuOptions) -> None:
     from tensorflow_ipu.config.devices import connect, release
 
+    forget_programs()
     release()
     SYSTEM.options = options
     try:
@@ -98,9 +99,14 @@ def reset_ipu_configuration() -> None:
     if SYSTEM.options is None:
         return
     SYSTEM.options = None
+    forget_programs()
+    release()
+
+
+def forget_programs() -> None:
+    """Forget what was compiled; it is compiled again when it is needed."""
     for hook in RESET_HOOKS:
         hook()
-    release()
 
 
 def get_ipu_config(session: Any = None) -> list[config_pb2.IpuOptions]:
