@@ -17,10 +17,12 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.trackable import base as trackable
 
+from tensorflow_ipu import scope_hooks
 from tensorflow_ipu.execution import Computation
 from tensorflow_ipu.launching import launch, make_computation, run_eagerly, trace
 
 _UNSUPPORTED: Final = (tf.float64,)
+_COMPILED: Final = (polymorphic_function.Function, concrete_function.ConcreteFunction)
 
 
 class IPUStrategyV1(distribute_lib.StrategyV1):
@@ -52,8 +54,6 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
         Yields:
             The strategy.
         """
-        from tensorflow_ipu import scope_hooks
-
         with super().scope() as entered, scope_hooks.enter(self):
             yield entered
 
@@ -76,6 +76,9 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
             TypeError: For arguments or results in float64.
         """
         _validate_function(fn)
+        if scope_hooks.current_strategy() is self and isinstance(fn, _COMPILED):
+            # What the base class would do besides, entering the scope once more, is half a call.
+            return self.extended.run_on_replica(fn, tuple(args), kwargs or {})
         return super().run(fn, tuple(args), kwargs, options)
 
     def experimental_run_v2(self, *_: Any, **__: Any) -> Any:
@@ -97,8 +100,7 @@ IPUStrategy = IPUStrategyV1
 
 
 def _validate_function(fn: Any) -> None:
-    kinds = (polymorphic_function.Function, concrete_function.ConcreteFunction)
-    if context.executing_eagerly() and not isinstance(fn, kinds):
+    if context.executing_eagerly() and not isinstance(fn, _COMPILED):
         raise ValueError(
             "IPUStrategyV1.run(fn, ...) does not support eager execution. Either convert `fn` into "
             "a tf.function or consider calling strategy.run inside a tf.function."
@@ -134,12 +136,16 @@ class _IPUExtendedV1(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
             return next_creator(**{**kwargs, "initial_value": compute_initial})
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        return self.run_on_replica(fn, args, kwargs or {})
+
+    def run_on_replica(self, fn: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a function on the strategy's device."""
         strategy = self._container_strategy()
         with (
             distribute_lib.ReplicaContext(strategy, replica_id_in_sync_group=0),
             tf.device(self._ipu_device),
         ):
-            return run_on_ipu(fn, args, kwargs or {}, strategy._device_ordinal)  # noqa: SLF001
+            return run_on_ipu(fn, args, kwargs, strategy._device_ordinal)  # noqa: SLF001
 
     def _local_results(self, distributed_value: Any) -> tuple[Any, ...]:
         return (distributed_value,)
