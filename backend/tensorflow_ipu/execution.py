@@ -7,7 +7,7 @@ when they are compiled (axes, sizes, k).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import names
+from tensorflow_ipu import names, placement
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.feeds import queues
 from tensorflow_ipu.flattening import Bound, Value, Variable, input_value, make_plan
@@ -159,6 +159,8 @@ class PlannedComputation:
     plan: Plan
     num_inputs: int
     names: Mapping[int, str]
+    device: Any = None
+    """Device of the configuration, found by the first run."""
 
     def find_constant_inputs(self) -> set[int]:
         """Return the numbers of inputs that have to be known when the plan is compiled."""
@@ -182,15 +184,37 @@ class PlannedComputation:
             if isinstance(source, VariableKey)
         }
 
+    def count_ipus(self) -> int:
+        """Return the number of IPUs of a replica: shards are numbered from 0."""
+        shards = [
+            shard
+            for segment in self.plan.iter_segments()
+            for shard, _ in placement.find_places(segment.graph).values()
+        ]
+        return 1 + max(shards, default=0)
+
+    def find_device(self) -> Any:
+        """Return the device of the configuration that the computation runs on."""
+        if self.device is None:
+            from tensorflow_ipu.config.devices import find_device
+
+            self.device = find_device(self.computation.ordinal, self.count_ipus())
+        return self.device
+
     def run(self, values: Sequence[Array], variables: VariableValues) -> list[Array]:
-        """Run the plan once."""
-        slots: dict[int, Array] = dict(enumerate(values))
-        _Run(self, slots, variables).run_plan(self.plan)
-        return [_get(slots, slot) for slot in self.plan.outputs]
+        """Run the plan once, for all replicas; returned are the results of the first one."""
+        device = self.find_device()
+        replicas = [_Slots(dict(enumerate(values))) for _ in range(device.replicas)]
+        _Run(self, replicas, variables).run_plan(self.plan)
+        return [replicas[0].get(slot) for slot in self.plan.outputs]
 
 
-def _get(slots: Mapping[int, Array], slot: Slot) -> Array:
-    return slot.constant if slot.constant is not None else slots[slot.number]
+class _Slots(dict[int, Array]):
+    """Values of a replica by the numbers of their slots."""
+
+    def get(self, slot: Slot) -> Array:  # type: ignore[override]
+        """Return the value of a slot."""
+        return slot.constant if slot.constant is not None else self[slot.number]
 
 
 @dataclass(slots=True)
@@ -198,7 +222,7 @@ class _Run:
     """One run of a plan."""
 
     planned: PlannedComputation
-    slots: MutableMapping[int, Array]
+    replicas: Sequence[_Slots]
     variables: VariableValues
 
     def run_plan(self, plan: Plan) -> None:
@@ -212,40 +236,50 @@ class _Run:
 
             segment.program = prepare(self.planned, segment, self.variables)
         inputs = [
-            self.variables[source] if isinstance(source, VariableKey) else _get(self.slots, source)
-            for source, _ in segment.inputs
+            [
+                self.variables[source] if isinstance(source, VariableKey) else slots.get(source)
+                for source, _ in segment.inputs
+            ]
+            for slots in self.replicas
         ]
         results = segment.program.run(inputs)
-        for (target, _), value in zip(segment.outputs, results, strict=True):
+        for slots, values in zip(self.replicas, results, strict=True):
+            for (target, _), value in zip(segment.outputs, values, strict=True):
+                if isinstance(target, Slot):
+                    slots[target.number] = value
+        for (target, _), value in zip(segment.outputs, results[0], strict=True):
             if isinstance(target, VariableKey):
                 self.variables[target] = value
-            else:
-                self.slots[target.number] = value
 
     def _run_dequeue(self, item: Dequeue) -> None:
-        values = queues.find_infeed(item.queue).take()
-        for slot, value in zip(item.slots, values, strict=True):
-            self.slots[slot.number] = value
+        infeed = queues.find_infeed(item.queue)
+        for slots in self.replicas:
+            for slot, value in zip(item.slots, infeed.take(), strict=True):
+                slots[slot.number] = value
 
     def _run_enqueue(self, item: Enqueue) -> None:
-        queues.find_outfeed(item.queue).put([_get(self.slots, slot) for slot in item.slots])
+        values = [[slots.get(slot) for slot in item.slots] for slots in self.replicas]
+        if len(values) > 1:
+            values = [[np.stack(parts) for parts in zip(*values, strict=True)]]
+        queues.find_outfeed(item.queue).put(values[0])
 
     def _run_loop(self, item: Loop) -> None:
         self._move(item.initial, item.carried)
         while True:
             self.run_plan(item.condition)
-            if not _get(self.slots, item.condition.outputs[0]):
+            if not self.replicas[0].get(item.condition.outputs[0]):
                 return
             self.run_plan(item.body)
             self._move(item.body.outputs, item.carried)
 
     def _move(self, sources: Sequence[Slot], targets: Sequence[Slot]) -> None:
-        values = [_get(self.slots, slot) for slot in sources]
-        for slot, value in zip(targets, values, strict=True):
-            self.slots[slot.number] = value
+        for slots in self.replicas:
+            values = [slots.get(slot) for slot in sources]
+            for slot, value in zip(targets, values, strict=True):
+                slots[slot.number] = value
 
     def _run_branch(self, item: Branch) -> None:
-        chosen = int(_get(self.slots, item.index))
+        chosen = int(self.replicas[0].get(item.index))
         if not 0 <= chosen < len(item.branches):
             chosen = len(item.branches) - 1
         branch = item.branches[chosen]

@@ -78,7 +78,7 @@ def make_computation(graph: Any, ordinal: int = 0) -> tuple[Computation, list[tf
             inputs.append(Input(tensor.op.name, tensor, variable_key(tensor, outer, names)))
         else:
             inputs.append(Input(tensor.op.name or f"arg{number}", tensor))
-    outputs = [f"XLA_Retvals/_retval{n}" for n in range(len(graph.outputs))]
+    outputs = [f"_retval{n}" for n in range(len(graph.outputs))]
     captured = [external[id(tensor)] for tensor in graph.inputs if id(tensor) in external]
     return Computation(graph, inputs, outputs, ordinal), captured
 

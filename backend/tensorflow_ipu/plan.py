@@ -51,6 +51,31 @@ class Segment:
     program: Any = None
     """The compiled program, made by the first run."""
 
+    def is_trivial(self) -> bool:
+        """Return whether it only copies, or has elementwise operators of single numbers only."""
+        return all(
+            operation.type in _SOURCES
+            or (operation.type in _COPIES and operation.inputs[0].op.type in _SOURCES)
+            or (
+                not operation.op_def.is_stateful
+                and not _calls(operation)
+                and all(tensor.shape.rank == 0 for tensor in _tensors(operation))
+            )
+            for operation in self.graph.get_operations()
+        )
+
+
+_SOURCES = ("Placeholder", "Const", "NoOp")
+_COPIES = ("Identity", "EnsureShape")
+
+
+def _tensors(operation: tf.Operation) -> list[tf.Tensor]:
+    return [*operation.inputs, *operation.outputs]
+
+
+def _calls(operation: tf.Operation) -> bool:
+    return any(value.HasField("func") for value in operation.node_def.attr.values())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dequeue:

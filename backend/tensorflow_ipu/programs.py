@@ -7,30 +7,40 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import onnx
 import tensorflow as tf
-from onnx import numpy_helper
+from popart import poplar_exception
 from tensorflow.python.eager import context
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import names
-from tensorflow_ipu.conversion.onnx_models import to_onnx
+from tensorflow_ipu.config import seeds
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.execution import counters
-from tensorflow_ipu.plan import Segment, VariableKey
+from tensorflow_ipu.plan import Segment
 
 if TYPE_CHECKING:
+    from popart.session.program import DeviceProgram
+    from popart.session.replication import JointProgram
+
+    from tensorflow_ipu.config.devices import Device
     from tensorflow_ipu.execution import PlannedComputation, VariableValues
 
-_STREAMED = (tf.float32, tf.float16)
-"""Types of weights that a load program can stream; variables of others are inputs of each run."""
+
+_resets: dict[int, int] = {}
+"""Number of resets of each device's seed."""
+
+
+def _count_reset(ordinal: int) -> None:
+    _resets[ordinal] = _resets.get(ordinal, 0) + 1
+
+
+seeds.HOOKS.append(_count_reset)
 
 
 class Program(Protocol):
     """What computes a segment."""
 
-    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Return the values of the segment's outputs."""
+    def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
+        """Return the values of the segment's outputs for each replica's inputs."""
 
 
 def prepare(planned: PlannedComputation, segment: Segment, variables: VariableValues) -> Program:
@@ -47,13 +57,16 @@ def prepare(planned: PlannedComputation, segment: Segment, variables: VariableVa
     Raises:
         IpuError: If it cannot be compiled.
     """
-    if segment.on_host or not segment.outputs:
+    if segment.on_host or segment.is_trivial():
         return HostProgram(segment)
     return DeviceSegment.make(planned, segment, variables)
 
 
 class HostProgram:
-    """Whole numbers that count loops, computed by TensorFlow on the host."""
+    """A segment that the host computes: it counts loops, copies, or has single numbers only.
+
+    The real stack computes such graphs on the host too, and writes no executable for them.
+    """
 
     def __init__(self, segment: Segment) -> None:
         definition = segment.graph.as_graph_def()
@@ -68,18 +81,19 @@ class HostProgram:
         with context.eager_mode(), tf.device("/device:CPU:0"):
             self._function = tf.compat.v1.wrap_function(compute, signature)
 
-    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Return the values of the segment's outputs."""
+    def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
+        """Return the values of the segment's outputs; they are the same on all replicas."""
         with context.eager_mode(), tf.device("/device:CPU:0"):
-            return [tensor.numpy() for tensor in self._function(*(tf.constant(v) for v in inputs))]
+            tensors = self._function(*(tf.constant(value) for value in inputs[0]))
+            return [[tensor.numpy() for tensor in tensors]] * len(inputs)
 
 
 @dataclass(slots=True)
 class DeviceSegment:
     """A segment that is compiled, and loaded on the simulated IPU."""
 
-    program: Any
-    """popart's DeviceProgram."""
+    device: Device
+    program: DeviceProgram | JointProgram
     order: list[int]
     """For each input stream of the program the place among the segment's inputs."""
     dtypes: list[Any]
@@ -91,53 +105,54 @@ class DeviceSegment:
     held: dict[str, Array] = field(default_factory=dict)
     """Arrays of the weights that the device has. They are kept, so that TensorFlow has to give a
     changed variable another array."""
+    resets: int = 0
+    """Number of resets of the device's seed that the program has seen."""
 
     @classmethod
     def make(
         cls, planned: PlannedComputation, segment: Segment, variables: VariableValues
     ) -> DeviceSegment:
-        """Compile and load a segment."""
-        from popart.lowering import lower_chip_nodes
+        """Compile a segment."""
+        from tensorflow_ipu.compilation import SegmentModel, compile_segment
 
-        from tensorflow_ipu.compilation import compile_segment
-
-        written = planned.written_variables()
-        inputs = [_source_name(planned, source) for source, _ in segment.inputs]
-        outputs = [_target_name(planned, target) for target, _ in segment.outputs]
-        for name, (_, tensor) in zip(inputs, segment.inputs, strict=True):
-            if not tensor.shape.is_fully_defined():
-                raise IpuError(f"input {name!r} has no static shape: {tensor.shape}")
-        model = to_onnx(
-            segment.graph,
-            dict(zip(inputs, (tensor for _, tensor in segment.inputs), strict=True)),
-            _unique(outputs, [tensor for _, tensor in segment.outputs]),
-        )
-        weights = {
-            source.name: place
-            for place, (source, _) in enumerate(segment.inputs)
-            if isinstance(source, VariableKey)
-            and source.name not in written
-            and source.dtype in _STREAMED
-            and (source.shape.rank or 0) > 0
-        }
-        lower_chip_nodes(model)
-        held = {name: variables.values[name] for name in weights}
-        make_weights(model, held, planned.computation.freeze_variables)
-        program = compile_segment(planned, model, outputs)
+        model = SegmentModel.make(planned, segment)
+        held = {name: variables.values[name] for name in model.weights}
+        program = compile_segment(planned, model, held)
         streams = {stream.tensor: n for n, stream in enumerate(program.outputs)}
-        places = {name: place for place, name in enumerate(inputs)}
+        places = {name: place for place, name in enumerate(model.inputs)}
         return cls(
+            planned.find_device(),
             program,
             [places[stream.tensor] for stream in program.inputs],
             [stream.dtype for stream in program.inputs],
-            [streams[name] for name in outputs],
+            [streams[name] for name in model.outputs],
             [tensor.dtype.as_numpy_dtype for _, tensor in segment.outputs],
-            weights if not planned.computation.freeze_variables else {},
+            {} if planned.computation.freeze_variables else model.weights,
             held,
         )
 
-    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Return the values of the segment's outputs."""
+    def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
+        """Return the values of the segment's outputs, for each replica."""
+        self._load(inputs[0])
+        values = [
+            [
+                np.asarray(replica[place], dtype)
+                for place, dtype in zip(self.order, self.dtypes, strict=True)
+            ]
+            for replica in inputs
+        ]
+        results = self.program.run_replicas(values)
+        counters.runs += 1
+        return [
+            [
+                np.asarray(replica[place], dtype)
+                for place, dtype in zip(self.results, self.result_types, strict=True)
+            ]
+            for replica in results
+        ]
+
+    def _load(self, inputs: Sequence[Array]) -> None:
+        """Load the program if it is not, with the variables' values."""
         changed = {
             name: inputs[place]
             for name, place in self.weights.items()
@@ -146,55 +161,15 @@ class DeviceSegment:
         if changed:
             self.held.update(changed)
             self.program.set_weights(changed)
-        values = [
-            np.asarray(inputs[place], dtype)
-            for place, dtype in zip(self.order, self.dtypes, strict=True)
-        ]
-        results = self.program.run(values)
-        counters.runs += 1
-        return [
-            np.asarray(results[place], dtype)
-            for place, dtype in zip(self.results, self.result_types, strict=True)
-        ]
+        resets = _resets.get(self.device.ordinal, 0)
+        if not self.program.is_loaded or (self.program.is_random and resets != self.resets):
+            self.device.attach()
+            self.resets = resets
+            try:
+                self.program.load(seeds.draw_seeds(self.device.ordinal)[0])
+            except poplar_exception as error:
+                raise IpuError(str(error)) from error
 
 
 def _is_same(value: Array, other: Array) -> bool:
     return value is other or (value.ctypes.data == other.ctypes.data and value.shape == other.shape)
-
-
-def _source_name(planned: PlannedComputation, source: Any) -> str:
-    if isinstance(source, VariableKey):
-        return source.name
-    return names.slot_name(planned.names, source)
-
-
-def _target_name(planned: PlannedComputation, target: Any) -> str:
-    if isinstance(target, VariableKey):
-        return f"{target.name}/new_value"
-    return names.slot_name(planned.names, target)
-
-
-def _unique(output_names: Sequence[str], tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
-    return dict(zip(output_names, tensors, strict=True))
-
-
-def make_weights(model: onnx.ModelProto, values: dict[str, Array], frozen: bool) -> None:
-    """Make weights of inputs of a model.
-
-    Args:
-        model: The model, which is changed.
-        values: Values of the weights by the names of the inputs.
-        frozen: Whether the weights are constants; else all other numbers in float become
-            constants of the graph, so that only the weights are streamed.
-    """
-    graph = model.graph
-    kept = [value for value in graph.input if value.name not in values]
-    del graph.input[:]
-    graph.input.extend(kept)
-    if not frozen:
-        for tensor in list(graph.initializer):
-            node = onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
-            graph.node.insert(0, node)
-        del graph.initializer[:]
-    for name, value in values.items():
-        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))

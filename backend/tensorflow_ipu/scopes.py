@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu.placement import SHARD
+
 
 @contextlib.contextmanager
 def ipu_scope(device: str) -> Iterator[str]:
@@ -45,7 +47,7 @@ def ipu_shard(index: int) -> Iterator[None]:
     Args:
         index: Number of the IPU, from 0.
     """
-    with _attribute_scope("_ipu_shard", index):
+    with _attribute_scope(SHARD, index):
         yield
 
 
