@@ -32,11 +32,13 @@ REASONS = {
     "the real library has no such name; popart's devices are of the same machine": """
         model_runtime.machine
     """,
-    "the real package has no such names; poptorch stands on them, as PopTorch does on PopART": """
+    "the real package has no such names; poptorch and tensorflow_ipu stand on them": """
+        popart.options.checks
         popart.session.compilation popart.session.export popart.session.ir_log popart.session.program popart.session.replication
         popart.session.reports popart.session.runner
     """,
     "the real package does not read name_map.json": "popef.name_map",
+    "it loads TensorFlow and a compiled library of operators": "poplar_serving.library",
     "what it prints is no result of the compiler": "poprt.terminal",
 }
 NAMED = {module: reason for reason, modules in REASONS.items() for module in modules.split()}

@@ -158,6 +158,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget the configuration of the case before, as Graphcore's test class does."""
+    del item
+    importlib.import_module("tensorflow_ipu.config").reset_ipu_configuration()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Skip a case of which its source says that it trains."""
     if reason := find_training_reason(item):

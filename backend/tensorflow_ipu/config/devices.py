@@ -3,6 +3,7 @@
 `/device:IPU:k` has the IPUs of entry k of auto_select_ipus or select_ipus. They are IPU Models if
 TF_POPLAR_FLAGS says so, else IPUs of popart's simulated machine, which a device holds from its
 connection until the configuration is reset. A computation that needs fewer IPUs is replicated.
+Without a configuration a device has one IPU.
 """
 
 from __future__ import annotations
@@ -151,13 +152,21 @@ class Device:
 
         Returns:
             New options.
+
+        Raises:
+            tensorflow.errors.InternalError: For an unknown option of Poplar's engine.
         """
-        from popart import SessionOptions
+        from popart import SessionOptions, poplar_exception
+        from popart.options.checks import check_engine_options
 
         options = SessionOptions()
         options.enableReplicatedGraphs = self.replicas > 1
         options.replicatedGraphCount = self.replicas
         options.engineOptions = self._engine_options()
+        try:
+            check_engine_options(options)
+        except poplar_exception as error:
+            raise tf.errors.InternalError(None, None, str(error)) from error
         options.matmulOptions = _read_options(self.options.matmul_options)
         options.convolutionOptions = _read_options(self.options.convolution_options)
         options.gclOptions = _read_options(self.options.gcl_options)
@@ -190,8 +199,7 @@ def find_device(ordinal: int = 0, num_ipus_per_replica: int = 1) -> Device:
         The device.
 
     Raises:
-        tensorflow.errors.FailedPreconditionError: If nothing is configured and the IPU Model is
-            off, or if the machine has no such device.
+        tensorflow.errors.FailedPreconditionError: If the machine has no such device.
         tensorflow.errors.InternalError: If the configuration has no such device, or the
             computation's IPUs do not divide the device's.
     """
@@ -264,13 +272,6 @@ def _make_info(
 ) -> DeviceInfo:
     if flags.read_flags().use_ipu_model:
         return _make_model(selection.auto_count, options)
-    if SYSTEM.options is None:
-        raise tf.errors.FailedPreconditionError(
-            None,
-            None,
-            "No device target has been configured. Did you configure the IPU devices by running "
-            "`tensorflow.python.ipu.utils.configure_ipu_system(ipu_options)`?",
-        )
     if options.multi_replica_process_count > 1:
         raise tf.errors.UnimplementedError(
             None, None, "experimental.multi_replica_distribution: one process only is supported"
