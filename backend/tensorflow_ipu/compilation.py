@@ -35,29 +35,24 @@ from tensorflow_ipu.conversion.canonical import canonical_bytes
 from tensorflow_ipu.conversion.onnx_models import to_onnx
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.execution import counters
+from tensorflow_ipu.files.computation_description import (
+    NEW_VALUE,
+    describe_computation,
+    find_state_values,
+)
 from tensorflow_ipu.files.executable_cache import (
     ExecutableCache,
-    find_cache_folder,
     hash_computation,
     serialize_module,
 )
-from tensorflow_ipu.files.executable_description import (
-    EntryDescription,
-    EntryKind,
-    ExecutableDescription,
-    FeedDescription,
-    TensorDescription,
-)
 from tensorflow_ipu.files.popef_files import StoredExecutable
-from tensorflow_ipu.plan import Dequeue, Enqueue, Segment, Slot, Source, VariableKey
+from tensorflow_ipu.plan import Segment, Source, VariableKey
 
 if TYPE_CHECKING:
     from tensorflow_ipu.execution import PlannedComputation
 
 _STREAMED: Final = (tf.float32, tf.float16)
 """Types of weights that a load program can stream; variables of others are inputs of each run."""
-_NEW: Final = "/new_value"
-"""Suffix of the output with a variable's new value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,7 @@ class SegmentModel:
         """
         inputs = [_find_name(planned, source) for source, _ in segment.inputs]
         outputs = [
-            _find_name(planned, source) + (_NEW if isinstance(source, VariableKey) else "")
+            _find_name(planned, source) + (NEW_VALUE if isinstance(source, VariableKey) else "")
             for source, _ in segment.outputs
         ]
         for name, (_, tensor) in zip(inputs, segment.inputs, strict=True):
@@ -172,7 +167,9 @@ def _compile(
         executable = compile_unreported(model.model, list(model.outputs), options)
         counters.compiled += 1
         _write_reports(model, executable, options, name, settings.engineOptions)
-        return StoredExecutable(executable, describe(planned, model, device, name))
+        description = describe_computation(planned, executable, name, device)
+        state = find_state_values(planned, description)
+        return StoredExecutable(executable, description, state_values=state)
 
     stored = _get_or_compile(name, compile_it, device)
     if not device.is_model and device.options.serialization_folder:
@@ -187,8 +184,8 @@ def _compile(
 
 def _get_or_compile(name: str, compile_it: Any, device: Device) -> StoredExecutable:
     """Return an executable from the cache; the IPU Model writes none."""
-    folder = find_cache_folder(flags.read_flags().executable_cache_path)
-    if folder is None or device.is_model:
+    folder = flags.read_flags().cache_path
+    if not folder or device.is_model:
         return compile_it()  # type: ignore[no-any-return]
     before = counters.compiled
     stored = ExecutableCache(folder).get_or_compile(name, compile_it)
@@ -231,93 +228,3 @@ def make_weights(model: onnx.ModelProto, values: Mapping[str, Array], frozen: bo
         del graph.initializer[:]
     for name, value in values.items():
         graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-
-
-def describe(
-    planned: PlannedComputation, model: SegmentModel, device: Device, name: str
-) -> ExecutableDescription:
-    """Return the description of a segment's executable, as its file has it.
-
-    Args:
-        planned: The computation that it belongs to.
-        model: The segment's model.
-        device: The device that it is compiled for.
-        name: Name of the executable.
-
-    Returns:
-        The description.
-    """
-    segment = model.segment
-    sources = {
-        source.number: _tensor(name, tensor)
-        for name, (source, tensor) in zip(model.inputs, segment.inputs, strict=True)
-        if isinstance(source, Slot)
-    }
-    targets = {
-        target.number: _tensor(name, tensor)
-        for name, (target, tensor) in zip(model.outputs, segment.outputs, strict=True)
-        if isinstance(target, Slot)
-    }
-    infeeds = _feeds(planned, Dequeue, sources)
-    outfeeds = _feeds(planned, Enqueue, targets)
-    fed = {tensor.name for feed in (*infeeds, *outfeeds) for tensor in feed.tensors}
-    inputs = [
-        EntryDescription(f"XLA_Args/{name}", _tensor(name, tensor), _input_kind(model, source))
-        for name, (source, tensor) in zip(model.inputs, segment.inputs, strict=True)
-        if name not in fed
-    ]
-    read = {source.name for source, _ in segment.inputs if isinstance(source, VariableKey)}
-    outputs = [
-        EntryDescription(
-            f"XLA_Retvals/{name.removesuffix(_NEW)}",
-            _tensor(name, tensor),
-            EntryKind.STREAMED
-            if isinstance(target, Slot)
-            else EntryKind.MODIFIED_VARIABLE
-            if target.name in read
-            else EntryKind.INITIALIZED_VARIABLE,
-        )
-        for name, (target, tensor) in zip(model.outputs, segment.outputs, strict=True)
-        if name not in fed
-    ]
-    return ExecutableDescription(
-        infeeds=infeeds,
-        outfeeds=outfeeds,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        replicas=device.replicas,
-        num_ipus=device.info.numIpus,
-        options=dict(device.session_options().engineOptions),
-        name=name,
-    )
-
-
-def _input_kind(model: SegmentModel, source: Source) -> EntryKind:
-    if isinstance(source, Slot):
-        return EntryKind.STREAMED
-    return EntryKind.VARIABLE if source.name in model.weights else EntryKind.MODIFIED_VARIABLE
-
-
-def _feeds(
-    planned: PlannedComputation,
-    kind: type[Dequeue | Enqueue],
-    tensors: Mapping[int, TensorDescription],
-) -> tuple[FeedDescription, ...]:
-    return tuple(
-        FeedDescription(found)
-        for item in planned.plan.iter_items()
-        if isinstance(item, kind)
-        and (
-            found := tuple(
-                tensors[slot.number]
-                for slot in item.slots  # type: ignore[attr-defined]
-                if slot.number in tensors
-            )
-        )
-    )
-
-
-def _tensor(name: str, tensor: tf.Tensor) -> TensorDescription:
-    return TensorDescription(
-        name, tuple(tensor.shape.as_list()), np.dtype(tensor.dtype.as_numpy_dtype)
-    )

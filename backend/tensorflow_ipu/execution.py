@@ -162,6 +162,11 @@ class PlannedComputation:
     device: Any = None
     """Device of the configuration, found by the first run."""
 
+    @property
+    def constant_inputs(self) -> set[int]:
+        """Numbers of inputs whose values are compiled in."""
+        return self.computation._constant_inputs  # noqa: SLF001
+
     def find_constant_inputs(self) -> set[int]:
         """Return the numbers of inputs that have to be known when the plan is compiled."""
         from tensorflow_ipu.conversion.constants import find_constant_placeholders

@@ -18,7 +18,7 @@ from tensorflow_ipu.files.executable_description import (
     FeedDescription,
     TensorDescription,
 )
-from tensorflow_ipu.files.popef_files import write_executable
+from tensorflow_ipu.files.popef_files import StoredExecutable, write_executable
 
 WEIGHT: npt.NDArray[Any] = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
 X: npt.NDArray[Any] = np.random.default_rng(2).normal(size=(2, 4)).astype("float32")
@@ -87,4 +87,6 @@ def write_division(path: str | Path) -> None:
         (FeedDescription((describe_tensor("infeed_1.0", (1,)),)),),
         (FeedDescription((describe_tensor("outfeed_2.0", (1,)),)),),
     )
-    write_executable(compile_graph(graph, engine_options=options), description, path)
+    write_executable(
+        StoredExecutable(compile_graph(graph, engine_options=options), description), path
+    )

@@ -15,7 +15,7 @@ from tensorflow_ipu.files.application_runtime import (  # noqa: E402
     application_runtime,
     join_values,
 )
-from tensorflow_ipu.files.popef_files import write_executable  # noqa: E402
+from tensorflow_ipu.files.popef_files import StoredExecutable, write_executable  # noqa: E402
 
 v1 = tf.compat.v1
 EXPECTED = X @ WEIGHT + BIAS
@@ -24,7 +24,7 @@ INPUTS = {"XLA_Args/net/w": WEIGHT, "XLA_Args/_arg_bias_0_0/_3": BIAS}
 
 @pytest.fixture
 def file(tmp_path):
-    write_executable(make_model(), describe(), tmp_path / "a.poplar_exec")
+    write_executable(StoredExecutable(make_model(), describe()), tmp_path / "a.poplar_exec")
     return str(tmp_path / "a.poplar_exec")
 
 

@@ -13,7 +13,6 @@ from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM
 from tensorflow_files import BIAS, WEIGHT, X, describe, describe_tensor, make_model
 from tensorflow_ipu.files.executable_cache import (
     ExecutableCache,
-    find_cache_folder,
     hash_computation,
     serialize_module,
 )
@@ -45,7 +44,7 @@ def write_weight(path):
 
 def test_a_file_has_the_blobs_programs_and_anchors_of_the_real_stack(tmp_path):
     file = tmp_path / "a1b2.poplar_exec"
-    write_executable(make_model(), describe(), file, {"sim_own": b"more"})
+    write_executable(StoredExecutable(make_model(), describe(), {"sim_own": b"more"}), file)
     with popef.Reader() as reader:
         reader.parseFile(file)
         opaque = reader.opaqueBlobs()
@@ -77,7 +76,7 @@ def test_a_file_has_the_blobs_programs_and_anchors_of_the_real_stack(tmp_path):
 
 
 def test_the_message_has_the_signature(tmp_path):
-    write_executable(make_model(), describe(), tmp_path / "file")
+    write_executable(StoredExecutable(make_model(), describe()), tmp_path / "file")
     message = read_message(tmp_path / "file")
     signature = message.embedded_runtime_config.signature
     assert [entry.name for entry in signature.inputs] == [
@@ -93,7 +92,9 @@ def test_the_message_has_the_signature(tmp_path):
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
     compiled = make_model()
-    write_executable(compiled, describe(), tmp_path / "file", {"sim_own": b"more"})
+    write_executable(
+        StoredExecutable(compiled, describe(), {"sim_own": b"more"}), tmp_path / "file"
+    )
     stored = read_executable(tmp_path / "file", "a1b2")
     assert stored.description == describe()
     assert stored.own_blobs == {"sim_own": b"more"}
@@ -104,7 +105,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_runtime_runs_a_file(tmp_path, frozen):
-    write_executable(make_model(frozen), describe(frozen), tmp_path / "executable.popef")
+    write_executable(
+        StoredExecutable(make_model(frozen), describe(frozen)), tmp_path / "executable.popef"
+    )
     write_weight(tmp_path / "weights.popef")
     files = [tmp_path / "executable.popef", *([] if frozen else [tmp_path / "weights.popef"])]
     with ModelRunner(files) as runner:
@@ -113,7 +116,9 @@ def test_the_runtime_runs_a_file(tmp_path, frozen):
 
 
 def test_popef_dump_prints_what_the_guide_prints(tmp_path):
-    write_executable(make_model(), describe(name="UNHASHED_EXECUTABLE"), tmp_path / "file")
+    write_executable(
+        StoredExecutable(make_model(), describe(name="UNHASHED_EXECUTABLE")), tmp_path / "file"
+    )
     done = subprocess.run(
         [str(Path(sys.executable).with_name("popef_dump")), str(tmp_path / "file")],
         capture_output=True,
@@ -135,7 +140,10 @@ def test_popef_dump_prints_what_the_guide_prints(tmp_path):
 
 def test_a_tensor_without_description_is_an_error(tmp_path):
     with pytest.raises(ExecutableFileError, match="'bias' of the executable is neither a feed"):
-        write_executable(make_model(), describe(inputs=describe().inputs[1:]), tmp_path / "file")
+        write_executable(
+            StoredExecutable(make_model(), describe(inputs=describe().inputs[1:])),
+            tmp_path / "file",
+        )
     assert not (tmp_path / "file").exists()
 
 
@@ -143,7 +151,7 @@ def test_a_variable_has_the_name_that_it_is_exported_with(tmp_path):
     entry = EntryDescription("XLA_Args/other", describe_tensor("net/w", (4, 3)), EntryKind.VARIABLE)
     inputs = (describe().inputs[0], entry)
     with pytest.raises(ExecutableFileError, match="'XLA_Args/other': expected a variable"):
-        write_executable(make_model(), describe(inputs=inputs), tmp_path / "file")
+        write_executable(StoredExecutable(make_model(), describe(inputs=inputs)), tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -157,14 +165,14 @@ def test_a_variable_has_the_name_that_it_is_exported_with(tmp_path):
     ],
 )
 def test_a_damaged_file_is_an_error(tmp_path, change):
-    write_executable(make_model(), describe(), tmp_path / "file")
+    write_executable(StoredExecutable(make_model(), describe()), tmp_path / "file")
     (tmp_path / "bad").write_bytes(change((tmp_path / "file").read_bytes()))
     with pytest.raises(ExecutableFileError, match="bad"):
         read_executable(tmp_path / "bad")
 
 
 def test_every_cut_file_is_an_error_or_complete(tmp_path):
-    write_executable(make_model(), describe(), tmp_path / "file")
+    write_executable(StoredExecutable(make_model(), describe()), tmp_path / "file")
     data = (tmp_path / "file").read_bytes()
     for size in range(0, len(data), 37):
         (tmp_path / "cut").write_bytes(data[:size])
@@ -256,7 +264,7 @@ def test_a_damaged_entry_is_compiled_again(tmp_path, caplog):
 
 def test_an_entry_under_another_name_is_compiled_again(tmp_path, caplog):
     cache = ExecutableCache(tmp_path)
-    write_executable(make_model(), describe(name="f00"), cache.find_file("a1b2"))
+    write_executable(StoredExecutable(make_model(), describe(name="f00")), cache.find_file("a1b2"))
     cache.get_or_compile("a1b2", lambda: StoredExecutable(make_model(), describe()))
     assert "expected the executable 'a1b2', found 'f00'" in caplog.text
 
@@ -267,14 +275,6 @@ def test_a_folder_that_cannot_be_used_is_a_warning(tmp_path, caplog):
     stored = cache.get_or_compile("a1b2", lambda: StoredExecutable(make_model(), describe()))
     assert stored.description == describe()
     assert "cannot be used" in caplog.text
-
-
-def test_the_flag_comes_before_the_environment(tmp_path, monkeypatch):
-    monkeypatch.delenv("POPDIST_EXECUTABLE_CACHE_PATH", raising=False)
-    assert find_cache_folder("") is None
-    monkeypatch.setenv("POPDIST_EXECUTABLE_CACHE_PATH", str(tmp_path / "of_popdist"))
-    assert find_cache_folder(None) == tmp_path / "of_popdist"
-    assert find_cache_folder(str(tmp_path)) == tmp_path
 
 
 def test_a_module_is_serialized_under_its_hash(tmp_path):

@@ -24,6 +24,7 @@ import tensorflow as tf
 import popef
 from popef._tools.arrays import Array
 from tensorflow_ipu.files.executable_message import ExecutableFileError, decode_message
+from tensorflow_ipu.files.popef_files import write_tensor
 
 _log = logging.getLogger("tensorflow_ipu")
 DEFAULT_TIMEOUT_US = 5000
@@ -155,24 +156,17 @@ def join_values(path: str, engine_name: str, values: Sequence[Array]) -> Path:
             shutil.copyfileobj(executable, part)
         with popef.Writer(part) as writer:
             for name, value in zip(names, values, strict=True):
-                _write_tensor(writer, name, np.ascontiguousarray(value))
+                if name:
+                    write_tensor(writer, name, value)
     os.replace(part.name, joined)
     return joined
 
 
-def _write_tensor(writer: popef.Writer, name: str, value: Array) -> None:
-    info = popef.TensorDataInfo(
-        name=name,
-        tensorInfo=popef.TensorInfo(
-            shape=value.shape, dataType=popef.numpyDTypeToPopefType(value.dtype)
-        ),
-    )
-    with writer.createTensorData(info) as blob:
-        blob.write(value.data)
-
-
 def _find_anchor_names(path: str) -> list[str]:
-    """Return the names of the arguments' anchors, in the order of the parameters."""
+    """Return the names of the arguments' anchors, in the order of the parameters.
+
+    An argument that no operator reads has no anchor, and the name "".
+    """
     try:
         with popef.Reader() as reader:
             reader.parseFile(path)
@@ -184,10 +178,7 @@ def _find_anchor_names(path: str) -> list[str]:
     inputs = sorted(
         message.embedded_runtime_config.signature.inputs, key=lambda entry: entry.argument
     )
-    missing = [entry.name for entry in inputs if entry.handle not in anchors]
-    if missing:
-        raise ExecutableFileError(f"{path}: argument {missing[0]!r} has no anchor in the metadata")
-    return [str(anchors[entry.handle]) for entry in inputs]
+    return [str(anchors.get(entry.handle, "")) for entry in inputs]
 
 
 @cache

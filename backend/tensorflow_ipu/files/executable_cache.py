@@ -38,8 +38,6 @@ from tensorflow_ipu.files.popef_files import (
     write_executable,
 )
 
-CACHE_VARIABLE: Final = "POPDIST_EXECUTABLE_CACHE_PATH"
-"""Environment variable with the folder, used where the flag executable_cache_path is not set."""
 SUFFIX: Final = ".poplar_exec"
 _HASH_BYTES: Final = 8
 _TYPES: Final = {
@@ -88,19 +86,6 @@ def hash_computation(
     for part in parts:
         digest.update(hashlib.sha256(part).digest())
     return f"{int.from_bytes(digest.digest()[:_HASH_BYTES], 'little'):x}"
-
-
-def find_cache_folder(flag: str | None) -> Path | None:
-    """Return the folder of the cache, or None if there is none.
-
-    Args:
-        flag: Value of the flag executable_cache_path of TF_POPLAR_FLAGS; "" or None if not set.
-
-    Returns:
-        The folder of the flag, else that of POPDIST_EXECUTABLE_CACHE_PATH.
-    """
-    folder = flag or os.environ.get(CACHE_VARIABLE)
-    return Path(folder) if folder else None
 
 
 class ExecutableCache:
@@ -168,9 +153,7 @@ class ExecutableCache:
 
     def _write(self, name: str, stored: StoredExecutable) -> None:
         with self._lock(name, "read_lock"):
-            write_executable(
-                stored.executable, stored.description, self.find_file(name), stored.own_blobs
-            )
+            write_executable(stored, self.find_file(name))
 
     @contextmanager
     def _lock(self, name: str, suffix: str, operation: int = fcntl.LOCK_EX) -> Iterator[None]:
@@ -203,7 +186,7 @@ def serialize_module(stored: StoredExecutable, folder: str | os.PathLike[str]) -
     place, description = Path(folder), stored.description
     place.mkdir(parents=True, exist_ok=True)
     file = place / f"{description.name}.ipu_bin"
-    write_executable(stored.executable, description, file, stored.own_blobs)
+    write_executable(stored, file)
     with Staging() as staging:
         text = json.dumps(_describe_tensors(description), indent=2)
         staging.open(file.with_suffix(".json")).write(text.encode())

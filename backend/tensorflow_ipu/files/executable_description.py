@@ -96,10 +96,13 @@ class ExecutableDescription:
     """Whether a run may wait for more data: pipelines and I/O tiles do."""
     name: str = UNHASHED
     """Name of the executable: the hash of the computation."""
+    state: tuple[TensorDescription, ...] = ()
+    """Other tensors that the executable exchanges with the host: what loops carry."""
 
     def find_handles(self) -> dict[str, str]:
         """Return the handle of each tensor of the executable, by its name there."""
         handles = {tensor.name: tensor.name for tensor in self.iter_fed()}
+        handles |= {tensor.name: tensor.name for tensor in self.state}
         handles |= {entry.tensor.name: f"{i}.0" for i, entry in enumerate(self.inputs)}
         handles |= {entry.tensor.name: f"out_{i}.0" for i, entry in enumerate(self.outputs)}
         return handles

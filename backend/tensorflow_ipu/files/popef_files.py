@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
-from simipu import CompileError, Program, ProgramKind, SimulatedExecutable, Stream
+from simipu import CompileError, Direction, Program, ProgramKind, SimulatedExecutable, Stream
 
 import popef
+from popef._tools.arrays import Array
 from popef._tools.staging import Staging
 from tensorflow_ipu.files.executable_description import (
     EntryDescription,
@@ -46,6 +48,7 @@ from tensorflow_ipu.messages.poplar_feed_config_pb2 import PoplarFeedConfig
 OWN_PREFIX: Final = "sim_"
 """Beginning of the names of opaque blobs that only this project reads."""
 _SEED_HANDLE: Final = "__seed_stream"
+HOST_TO_DEVICE: Final = Direction.HOST_TO_DEVICE
 LOAD, MAIN, SAVE = 0, 1, 2
 """Program indices in the file."""
 _PROGRAM_NAMES: Final = {LOAD: "load_program", MAIN: "main_program", SAVE: "save_program"}
@@ -72,31 +75,27 @@ class StoredExecutable:
     description: ExecutableDescription
     own_blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Blobs by name that only this project reads; the names begin with `sim_`."""
+    state_values: Mapping[str, Array] = field(default_factory=dict)
+    """Values by name that the state begins with."""
 
 
-def write_executable(
-    executable: Executable,
-    description: ExecutableDescription,
-    path: str | os.PathLike[str],
-    own_blobs: Mapping[str, bytes] | None = None,
-) -> None:
+def write_executable(stored: StoredExecutable, path: str | os.PathLike[str]) -> None:
     """Write a compiled computation atomically.
 
     Values of variables are not written: `export_variables_from_live_session` writes them.
 
     Args:
-        executable: The compiled computation.
-        description: Its description.
+        stored: The compiled computation.
         path: Path of the file.
-        own_blobs: Blobs by name that only this project reads; the names begin with `sim_`.
 
     Raises:
         ExecutableFileError: If the description is not that of the executable.
         OSError: If the file cannot be written.
     """
-    program = _arrange_programs(executable.executable, description)
+    description = stored.description
+    program = _arrange_programs(stored.executable.executable, description)
     metadata = _make_metadata(program, description)
-    blobs = {popef.ROWS_BLOB: executable.rows.encode(), **(own_blobs or {})}
+    blobs = {popef.ROWS_BLOB: stored.executable.rows.encode(), **stored.own_blobs}
     with Staging() as staging, popef.Writer(staging.open(path)) as writer:
         with writer.createOpaqueBlob(BLOB, description.name) as blob:
             blob.write(encode_description(description, program.target.ipu_version))
@@ -107,6 +106,21 @@ def write_executable(
         for name, payload in sorted(blobs.items()):
             with writer.createOpaqueBlob(name, description.name) as blob:
                 blob.write(payload)
+        for name, value in sorted(stored.state_values.items()):
+            write_tensor(writer, name, value)
+
+
+def write_tensor(writer: popef.Writer, name: str, value: Array) -> None:
+    """Write a tensor's data.
+
+    Args:
+        writer: Writer of the file.
+        name: Name of the tensor, that of its anchor.
+        value: The value.
+    """
+    info = popef.TensorInfo(shape=value.shape, dataType=popef.numpyDTypeToPopefType(value.dtype))
+    with writer.createTensorData(popef.TensorDataInfo(name=name, tensorInfo=info)) as blob:
+        blob.write(np.ascontiguousarray(value).data)
 
 
 def read_executable(path: str | os.PathLike[str], name: str = "") -> StoredExecutable:
@@ -135,8 +149,10 @@ def read_executable(path: str | os.PathLike[str], name: str = "") -> StoredExecu
     description = _decode_description(message, stored, path)
     own = {key: data for key, data in stored.opaque_blobs.items() if key.startswith(OWN_PREFIX)}
     stored.executable = _restore_programs(stored.executable, path)
-    stored.opaque_blobs = {}
-    return StoredExecutable(stored, description, own)
+    names = {tensor.name for tensor in description.state}
+    state = {name: value for name, value in stored.weights.items() if name in names}
+    stored.opaque_blobs, stored.weights = {}, {}
+    return StoredExecutable(stored, description, own, state)
 
 
 def read_message(path: str | os.PathLike[str]) -> pb.PoplarExecutableProto:
@@ -237,6 +253,23 @@ def _decode_description(
         {flag.option: flag.value for flag in message.option_flags},
         config.executable_can_stall,
         stored.metadata.executable(),
+        _find_state(stored.executable, message),
+    )
+
+
+def _find_state(
+    executable: SimulatedExecutable, message: pb.PoplarExecutableProto
+) -> tuple[TensorDescription, ...]:
+    """Return the tensors of the executable that are in no signature."""
+    signature = message.embedded_runtime_config.signature
+    lists = (signature.inputs, signature.outputs)
+    feeds = (signature.streamed_inputs, signature.streamed_outputs)
+    described = {entry.handle for entries in (*lists, *feeds) for entry in entries}
+    return tuple(
+        TensorDescription(stream.tensor, stream.shape, stream.dtype)
+        for program in executable.programs
+        for stream in program.streams
+        if stream.handle not in described
     )
 
 
@@ -313,7 +346,7 @@ def _make_metadata(
         replicationFactor=description.replicas,
         numIpus=description.num_ipus,
         seedHandle=_SEED_HANDLE,
-        anchors=_make_anchors(description),
+        anchors=_make_anchors(executable, description),
         executable=description.name,
         numProcesses=1,
         ipuVersion=executable.target.ipu_version,
@@ -329,28 +362,37 @@ def _make_metadata(
     )
 
 
-def _make_anchors(description: ExecutableDescription) -> list[popef.Anchor]:
-    """Return anchors of infeeds, outfeeds, arguments and results, in this order."""
+def _make_anchors(
+    executable: SimulatedExecutable, description: ExecutableDescription
+) -> list[popef.Anchor]:
+    """Return anchors of infeeds, outfeeds, arguments, results and state, in this order.
+
+    What each run would exchange, but no operator has, has no anchor.
+    """
     inputs, outputs = popef.TensorType.INPUT, popef.TensorType.OUTPUT
+    streams = executable.program(MAIN).streams
+    streamed = {stream.handle for stream in streams}
     rows: list[tuple[str, str, TensorDescription, popef.TensorType, tuple[int, ...], bool]] = []
     for kind, feeds in ((inputs, description.infeeds), (outputs, description.outfeeds)):
         for feed in feeds:
-            rows += [(fed.name, fed.name, fed, kind, (MAIN,), True) for fed in feed.tensors]
+            rows += [
+                (fed.name, fed.name, fed, kind, (MAIN,), True)
+                for fed in feed.tensors
+                if fed.name in streamed
+            ]
     for kind, prefix, entries, programs in (
         (inputs, "", description.inputs, _INPUT_PROGRAMS),
         (outputs, "out_", description.outputs, _OUTPUT_PROGRAMS),
     ):
-        rows += [
-            (
-                unmangle_name(entry.name),
-                f"{prefix}{number}.0",
-                entry.tensor,
-                kind,
-                programs[entry.kind],
-                False,
-            )
-            for number, entry in enumerate(entries)
-        ]
+        for number, entry in enumerate(entries):
+            handle, used = f"{prefix}{number}.0", programs[entry.kind]
+            if MAIN not in used or handle in streamed:
+                name = unmangle_name(entry.name)
+                rows.append((name, handle, entry.tensor, kind, used, False))
+    incoming = {stream.handle for stream in streams if stream.direction is HOST_TO_DEVICE}
+    for tensor in description.state:
+        kind = inputs if tensor.name in incoming else outputs
+        rows.append((tensor.name, tensor.name, tensor, kind, (MAIN,), False))
     names = number_duplicates([row[0] for row in rows])
     return [
         _make_anchor(name, *row[1:], description.replicas)
