@@ -12,6 +12,7 @@ import popart
 import tensorflow as tf
 from onnx import numpy_helper
 from popart.lowering import (
+    Joined,
     LoweringOptions,
     has_collectives,
     join_replicas,
@@ -128,9 +129,50 @@ def compile_segment(
     Raises:
         IpuError: If it cannot be compiled.
     """
-    device = planned.find_device()
+    stored, joined, options = _compile_stored(planned, model, weights)
+    for weight, value in weights.items():
+        stored.executable.weights.setdefault(weight, value)
+    if joined is None:
+        return DeviceProgram(stored.executable, {})
     try:
-        return _compile(planned, model, weights, device)
+        joint = compile_replicas(joined.model, [o.name for o in joined.model.graph.output], options)
+    except popart.popart_exception as error:
+        raise IpuError(f"cannot be compiled for the IPU: {error}") from error
+    return JointProgram(joint, joined, {}, {})
+
+
+def compile_stored(
+    planned: PlannedComputation, model: SegmentModel, weights: Mapping[str, Array]
+) -> StoredExecutable:
+    """Compile a segment for a file, or take it from the cache.
+
+    Args:
+        planned: The computation that it belongs to.
+        model: The segment's model.
+        weights: Values of the weights, which matter only if they are frozen.
+
+    Returns:
+        The executable with its description.
+
+    Raises:
+        IpuError: If it cannot be compiled, or if its replicas depend on each other.
+    """
+    stored, joined, _ = _compile_stored(planned, model, weights)
+    if joined is not None:
+        raise IpuError(
+            "the replicas depend on each other, by a collective: a PopEF file here holds the "
+            "program of one replica"
+        )
+    return stored
+
+
+def _compile_stored(
+    planned: PlannedComputation, model: SegmentModel, weights: Mapping[str, Array]
+) -> tuple[StoredExecutable, Joined | None, CompilerOptions]:
+    """Return the executable of a replica, the model of replicas that depend on each other if they
+    do, and the options."""
+    try:
+        return _compile(planned, model, weights, planned.find_device())
     except (CompileError, OutOfMemoryError, popart.popart_exception) as error:
         raise IpuError(f"cannot be compiled for the IPU: {error}") from error
 
@@ -140,7 +182,7 @@ def _compile(
     model: SegmentModel,
     weights: Mapping[str, Array],
     device: Device,
-) -> DeviceProgram | JointProgram:
+) -> tuple[StoredExecutable, Joined | None, CompilerOptions]:
     frozen = planned.computation.freeze_variables
     settings: Any = device.session_options()
     settings.constantWeights = frozen
@@ -174,12 +216,7 @@ def _compile(
     stored = _get_or_compile(name, compile_it, device)
     if not device.is_model and device.options.serialization_folder:
         serialize_module(stored, device.options.serialization_folder)
-    for weight, value in weights.items():
-        stored.executable.weights.setdefault(weight, value)
-    if joined is None:
-        return DeviceProgram(stored.executable, {})
-    joint = compile_replicas(joined.model, [o.name for o in joined.model.graph.output], options)
-    return JointProgram(joint, joined, {}, {})
+    return stored, joined, options
 
 
 def _get_or_compile(name: str, compile_it: Any, device: Device) -> StoredExecutable:
