@@ -17,7 +17,8 @@ from tensorflow_ipu.errors import IpuError
 OPSET: Final = 18
 _lock = threading.RLock()
 """tf2onnx keeps the functions of the graph that it converts in a module's variable."""
-_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", "ai.graphcore"))
+_CHIP_DOMAIN: Final = "ai.graphcore"
+_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", _CHIP_DOMAIN))
 
 
 def to_onnx(
@@ -50,6 +51,9 @@ def to_onnx(
         model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
     )
     _check_operators(model)
+    if any(node.domain == _CHIP_DOMAIN for node in iter_nodes(model.graph)):
+        del model.opset_import[1:]
+        model.opset_import.append(onnx.helper.make_opsetid(_CHIP_DOMAIN, 1))
     return model
 
 
