@@ -261,7 +261,8 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
         getattr(fn, "_function_type", concrete.function_type),
         getattr(fn, "_default_values", None),
     )
-    tensors = concrete.function_type.unpack_inputs(bound)
+    with tf.device("/device:CPU:0"):  # where arrays become tensors
+        tensors = concrete.function_type.unpack_inputs(bound)
     run = run_eagerly if tf.executing_eagerly() else launch
     results = run(computation, tensors, captured)
     return concrete.function_type.pack_output(results[: len(concrete.outputs)])
