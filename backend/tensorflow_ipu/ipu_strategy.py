@@ -19,13 +19,14 @@ from tensorflow.python.trackable import base as trackable
 
 from tensorflow_ipu import scope_hooks
 from tensorflow_ipu.execution import Computation
+from tensorflow_ipu.keras_extensions import KerasExtensions
 from tensorflow_ipu.launching import launch, make_computation, run_eagerly, trace
 
 _UNSUPPORTED: Final = (tf.float64,)
 _COMPILED: Final = (polymorphic_function.Function, concrete_function.ConcreteFunction)
 
 
-class IPUStrategyV1(distribute_lib.StrategyV1):
+class IPUStrategyV1(distribute_lib.StrategyV1, KerasExtensions):
     """Runs functions on an IPU; variables made in its scope lie there."""
 
     def __init__(
@@ -44,6 +45,7 @@ class IPUStrategyV1(distribute_lib.StrategyV1):
             enable_keras_extensions: Whether Keras models within the scope run on the IPU in loops.
         """
         super().__init__(_IPUExtendedV1(self, ipu_device, cpu_device))
+        KerasExtensions.__init__(self, enable_dataset_iterators, enable_keras_extensions)
         self.enable_dataset_iterators = enable_dataset_iterators
         self.enable_keras_extensions = enable_keras_extensions
 
@@ -261,8 +263,9 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
         getattr(fn, "_function_type", concrete.function_type),
         getattr(fn, "_default_values", None),
     )
-    with tf.device("/device:CPU:0"):  # where arrays become tensors
-        tensors = concrete.function_type.unpack_inputs(bound)
+    # The concrete function has a parameter for each of `*args`, the bound arguments have one.
+    bound = concrete.function_type.bind(*bound.args, **bound.kwargs)
+    tensors = concrete.function_type.unpack_inputs(bound)
     run = run_eagerly if tf.executing_eagerly() else launch
     results = run(computation, tensors, captured)
     return concrete.function_type.pack_output(results[: len(concrete.outputs)])

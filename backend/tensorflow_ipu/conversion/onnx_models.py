@@ -11,14 +11,12 @@ import onnx
 import tensorflow as tf
 from onnxgraph import iter_nodes
 
-from tensorflow_ipu.conversion.expanding import expand
 from tensorflow_ipu.errors import IpuError
 
-OPSET: Final = 18
+OPSET: Final = 17
 _lock = threading.RLock()
 """tf2onnx keeps the functions of the graph that it converts in a module's variable."""
-_CHIP_DOMAIN: Final = "ai.graphcore"
-_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", _CHIP_DOMAIN))
+_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", "ai.graphcore"))
 
 
 def to_onnx(
@@ -40,34 +38,32 @@ def to_onnx(
         IpuError: If the graph has an operator that cannot be converted.
     """
     with _lock:
-        expanded, starts, ends = expand(graph, list(inputs.values()), list(outputs.values()))
         # Names that users give are no names for tf2onnx's lists: they come in afterwards.
-        sources = [tensor.name for tensor in starts]
-        with expanded.as_default(), tf.control_dependencies(None):
-            targets = [tf.identity(tensor).name for tensor in ends]
+        sources = [tensor.name for tensor in inputs.values()]
+        with graph.as_default(), tf.control_dependencies(None):
+            targets = [tf.identity(tensor).name for tensor in outputs.values()]
         with tf.Graph().as_default():  # tf2onnx refuses eager mode
-            model = _convert(expanded, sources, targets)
+            model = _convert(graph, sources, targets)
     _rename(
         model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
     )
     _check_operators(model)
-    if any(node.domain == _CHIP_DOMAIN for node in iter_nodes(model.graph)):
-        del model.opset_import[1:]
-        model.opset_import.append(onnx.helper.make_opsetid(_CHIP_DOMAIN, 1))
     return model
 
 
 def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.ModelProto:
-    from tf2onnx import optimizer, tfonnx
+    from tf2onnx import optimizer, tf_loader, tfonnx
 
-    from tensorflow_ipu.conversion.handlers import custom_handlers, restore_markers
+    from tensorflow_ipu.conversion.handlers import custom_handlers
 
     for name in ("tf2onnx", "tf2onnx.tfonnx", "tf2onnx.tf_utils"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with graph.as_default():
+        logging.getLogger(name).setLevel(logging.ERROR)
+    definition = tf_loader.tf_optimize(sources, targets, graph.as_graph_def(add_shapes=True))
+    with tf.Graph().as_default() as loaded:
+        tf.import_graph_def(definition, name="")
         try:
             converted = tfonnx.process_tf_graph(
-                graph,
+                loaded,
                 opset=OPSET,
                 custom_op_handlers=custom_handlers(),
                 input_names=sources,
@@ -75,10 +71,7 @@ def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.Mo
             )
         except Exception as error:  # tf2onnx raises whatever its handlers do
             raise IpuError(f"the graph cannot be converted to ONNX: {error}") from error
-        optimized = optimizer.optimize_graph(converted, catch_errors=True)
-        model: onnx.ModelProto = optimized.make_model("tensorflow")
-    restore_markers(model)
-    return model
+        return optimizer.optimize_graph(converted, catch_errors=True).make_model("tensorflow")
 
 
 def _rename(model: onnx.ModelProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:

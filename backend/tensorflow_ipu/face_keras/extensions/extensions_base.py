@@ -4,6 +4,8 @@ from tensorflow_ipu.forwarding import forward
 
 __getattr__, __dir__ = forward(
     __name__,
-    "tensorflow_ipu.keras_ipu.extensions.extensions_base",
-    "tensorflow_ipu.keras_ipu.extensions",
+    "tensorflow_ipu.keras_extensions.base",
+    "tensorflow_ipu.keras_extensions.execution",
+    "tensorflow_ipu.keras_extensions.metric_reduction",
+    "tensorflow_ipu.keras_extensions.options",
 )

@@ -4,6 +4,6 @@ from tensorflow_ipu.forwarding import forward
 
 __getattr__, __dir__ = forward(
     __name__,
-    "tensorflow_ipu.keras_ipu.extensions.model_extensions",
-    "tensorflow_ipu.keras_ipu.extensions",
+    "tensorflow_ipu.keras_extensions.subclassed",
+    "tensorflow_ipu.keras_extensions.assignments",
 )

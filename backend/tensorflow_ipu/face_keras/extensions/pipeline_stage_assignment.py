@@ -4,6 +4,6 @@ from tensorflow_ipu.forwarding import forward
 
 __getattr__, __dir__ = forward(
     __name__,
-    "tensorflow_ipu.keras_ipu.extensions.pipeline_stage_assignment",
-    "tensorflow_ipu.keras_ipu.extensions",
+    "tensorflow_ipu.keras_extensions.stages",
+    "tensorflow_ipu.keras_extensions.assignments",
 )

@@ -2,8 +2,4 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(
-    __name__,
-    "tensorflow_ipu.keras_ipu.extensions.register_extensions",
-    "tensorflow_ipu.keras_ipu.extensions",
-)
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_extensions.installation")

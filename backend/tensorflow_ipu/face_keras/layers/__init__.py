@@ -2,4 +2,4 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_ipu.layers")
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_extensions.gradient_layers")
