@@ -106,7 +106,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     packages = map(doctor.examine_package, doctor.SDK_PACKAGES)
-    findings = [*doctor.examine(), doctor.examine_kernels(), *packages]
+    findings = [*doctor.examine(), doctor.examine_kernels(), *packages, doctor.examine_tensorflow()]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -33,6 +33,8 @@ newer."""
 _ROOMS = Path(__file__).resolve().parents[1]
 SDK_PACKAGES = ("popart", "poptorch", "popdist", "pva")
 """Packages that a real SDK has, too."""
+TENSORFLOW = "tensorflow.python.ipu"
+"""TensorFlow for the IPU, which a real SDK's TensorFlow contains."""
 NUMPY_2 = "a tritonserver up to 24.10 of your own needs numpy<2 for other Python models"
 """Note about numpy 2 for servers that `poplar-triton serve` does not start."""
 LDD_SECONDS = 5
@@ -122,6 +124,45 @@ def examine_package(name: str) -> MachineFinding:
     remedy = "two distributions have overwritten each other's files: pip uninstall"
     return MachineFinding(
         name, description, f"{remedy} {names}, then install the one that you need"
+    )
+
+
+def examine_tensorflow() -> MachineFinding:
+    """Report which TensorFlow for the IPU is imported: this project's, which lies beside a stock
+    TensorFlow, or a real SDK's, which is a TensorFlow of its own."""
+    tensorflow = PathFinder.find_spec("tensorflow", sys.path)
+    owners = _find_distributions("tensorflow_ipu")
+    if tensorflow is None or not tensorflow.origin:
+        missing = "optional: requires TensorFlow: pip install 'tensorflow-cpu>=2.21'"
+        found = "installed without TensorFlow" if owners else "not installed"
+        return MachineFinding(TENSORFLOW, found, optional=missing if owners else "optional")
+    inside = Path(tensorflow.origin).resolve().parent / "python" / "ipu" / "__init__.py"
+    if inside.is_file() and "tensorflow_ipu" not in inside.read_text(encoding="utf-8"):
+        return _report_graphcores(inside, owners)
+    # Python's own finders would search the path for a package "ipu".
+    finders = [finder for finder in sys.meta_path if "__editable__" in repr(finder)]
+    specs = [finder.find_spec(TENSORFLOW, None) for finder in finders]
+    editable = [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
+    files = [inside] if inside.is_file() else editable
+    if not files:
+        return MachineFinding(TENSORFLOW, "not installed", optional="optional")
+    owner = f"{owners[0].name} {owners[0].version}" if owners else "of no distribution"
+    return MachineFinding(
+        TENSORFLOW, f"{files[0]} ({owner})", optional=_find_import_error(TENSORFLOW)
+    )
+
+
+def _report_graphcores(file: Path, owners: list[importlib.metadata.Distribution]) -> MachineFinding:
+    """Report a real SDK's TensorFlow, which ours must not be beside."""
+    versions = [owner.version for owner in _find_distributions("tensorflow")]
+    shown = next((version for version in versions if "+gc" in version), *versions[:1] or ["?"])
+    found = f"{file} (Graphcore's tensorflow {shown})"
+    if not owners:
+        return MachineFinding(TENSORFLOW, found)
+    return MachineFinding(
+        TENSORFLOW,
+        f"{found}; it shadows {owners[0].name} {owners[0].version}",
+        f"pip uninstall {owners[0].name}, or install it in another environment",
     )
 
 

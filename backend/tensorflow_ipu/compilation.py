@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,12 +12,13 @@ import popart
 import tensorflow as tf
 from onnx import numpy_helper
 from popart.lowering import (
+    Joined,
     LoweringOptions,
+    drop_marks,
     has_collectives,
     join_replicas,
     lower_chip_nodes,
 )
-from popart.lowering import drop_marks as drop_collective_marks
 from popart.session import reports
 from popart.session.compilation import compile_replicas, make_compiler_options
 from popart.session.program import DeviceProgram
@@ -28,10 +29,10 @@ from simipu import CompileError, OutOfMemoryError
 from simipu.chip.placement import place_nodes
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import names, placement
+from tensorflow_ipu import markers, names, placement
 from tensorflow_ipu.config import flags
 from tensorflow_ipu.config.devices import Device
-from tensorflow_ipu.conversion.canonical import canonical_bytes
+from tensorflow_ipu.conversion.digests import digest_graph
 from tensorflow_ipu.conversion.onnx_models import to_onnx
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.execution import counters
@@ -53,47 +54,44 @@ if TYPE_CHECKING:
 
 _STREAMED: Final = (tf.float32, tf.float16)
 """Types of weights that a load program can stream; variables of others are inputs of each run."""
+_COLLECTIVE: Final = "Replicated"
+"""What the names of PopART's collectives begin with."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
-    """A segment as an ONNX model. Inputs and outputs have the names of the real stack."""
+    """A segment as a model. Its inputs and outputs have the names of the real stack."""
 
-    model: onnx.ModelProto
-    inputs: Sequence[str]
-    """Names of the segment's inputs, in order; weights too."""
-    outputs: Sequence[str]
+    segment: Segment
+    inputs: Mapping[str, tf.Tensor]
+    """Inputs by name, in order; weights too."""
+    outputs: Mapping[str, tf.Tensor]
     weights: Mapping[str, int]
     """Places among the inputs of variables that are only read, by name: they become weights."""
-    segment: Segment
 
     @classmethod
     def make(cls, planned: PlannedComputation, segment: Segment) -> SegmentModel:
-        """Convert a segment.
+        """Name the inputs and outputs of a segment.
 
         Args:
             planned: The computation that it belongs to.
             segment: The segment.
 
         Returns:
-            The model, without the weights' values.
+            The model.
 
         Raises:
-            IpuError: If an operator cannot be converted, or a shape is not known.
+            IpuError: If a shape is not known.
         """
-        inputs = [_find_name(planned, source) for source, _ in segment.inputs]
-        outputs = [
-            _find_name(planned, source) + (NEW_VALUE if isinstance(source, VariableKey) else "")
-            for source, _ in segment.outputs
-        ]
-        for name, (_, tensor) in zip(inputs, segment.inputs, strict=True):
+        inputs = {_find_name(planned, source): tensor for source, tensor in segment.inputs}
+        outputs = {
+            _find_name(planned, source)
+            + (NEW_VALUE if isinstance(source, VariableKey) else ""): tensor
+            for source, tensor in segment.outputs
+        }
+        for name, tensor in inputs.items():
             if not tensor.shape.is_fully_defined():
                 raise IpuError(f"input {name!r} has no static shape: {tensor.shape}")
-        model = to_onnx(
-            segment.graph,
-            dict(zip(inputs, (tensor for _, tensor in segment.inputs), strict=True)),
-            dict(zip(outputs, (tensor for _, tensor in segment.outputs), strict=True)),
-        )
         written = planned.written_variables()
         weights = {
             source.name: place
@@ -103,7 +101,28 @@ class SegmentModel:
             and source.dtype in _STREAMED
             and (source.shape.rank or 0) > 0
         }
-        return cls(model, inputs, outputs, weights, segment)
+        return cls(segment, inputs, outputs, weights)
+
+    def convert(self, options: LoweringOptions) -> onnx.ModelProto:
+        """Return the segment in ONNX, without nodes of PopART's domain and the weights' values.
+
+        Args:
+            options: Options of the lowering of PopART's nodes.
+
+        Returns:
+            The model, whose weights are inputs.
+
+        Raises:
+            IpuError: If an operator cannot be converted.
+        """
+        model = to_onnx(self.segment.graph, self.inputs, self.outputs)
+        lower_chip_nodes(model, options)
+        return model
+
+    def digest(self) -> bytes:
+        """Return a digest that is equal for equal segments."""
+        names = {tensor.name: name for name, tensor in self.inputs.items()}
+        return digest_graph(self.segment.graph, names, self.outputs)
 
 
 def _find_name(planned: PlannedComputation, source: Source) -> str:
@@ -128,9 +147,50 @@ def compile_segment(
     Raises:
         IpuError: If it cannot be compiled.
     """
-    device = planned.find_device()
+    stored, joined, options = _compile_stored(planned, model, weights)
+    for weight, value in weights.items():
+        stored.executable.weights.setdefault(weight, value)
+    if joined is None:
+        return DeviceProgram(stored.executable, {})
     try:
-        return _compile(planned, model, weights, device)
+        joint = compile_replicas(joined.model, [o.name for o in joined.model.graph.output], options)
+    except popart.popart_exception as error:
+        raise IpuError(f"cannot be compiled for the IPU: {error}") from error
+    return JointProgram(joint, joined, {}, {})
+
+
+def compile_stored(
+    planned: PlannedComputation, model: SegmentModel, weights: Mapping[str, Array]
+) -> StoredExecutable:
+    """Compile a segment for a file, or take it from the cache.
+
+    Args:
+        planned: The computation that it belongs to.
+        model: The segment's model.
+        weights: Values of the weights, which matter only if they are frozen.
+
+    Returns:
+        The executable with its description.
+
+    Raises:
+        IpuError: If it cannot be compiled, or if its replicas depend on each other.
+    """
+    stored, joined, _ = _compile_stored(planned, model, weights)
+    if joined is not None:
+        raise IpuError(
+            "the replicas depend on each other, by a collective: a PopEF file here holds the "
+            "program of one replica"
+        )
+    return stored
+
+
+def _compile_stored(
+    planned: PlannedComputation, model: SegmentModel, weights: Mapping[str, Array]
+) -> tuple[StoredExecutable, Joined | None, CompilerOptions]:
+    """Return the executable of a replica, the model of replicas that depend on each other if they
+    do, and the options."""
+    try:
+        return _compile(planned, model, weights, planned.find_device())
     except (CompileError, OutOfMemoryError, popart.popart_exception) as error:
         raise IpuError(f"cannot be compiled for the IPU: {error}") from error
 
@@ -140,7 +200,7 @@ def _compile(
     model: SegmentModel,
     weights: Mapping[str, Array],
     device: Device,
-) -> DeviceProgram | JointProgram:
+) -> tuple[StoredExecutable, Joined | None, CompilerOptions]:
     frozen = planned.computation.freeze_variables
     settings: Any = device.session_options()
     settings.constantWeights = frozen
@@ -148,38 +208,45 @@ def _compile(
     if num_ipus > 1:
         settings.virtualGraphMode = popart.VirtualGraphMode.Manual
     options = make_compiler_options(settings, device.info, 1, num_ipus)
-    lower_chip_nodes(model.model, LoweringOptions(frozen, replicas=device.replicas))
     name = hash_computation(
-        canonical_bytes(model.model),
+        model.digest(),
         weights if frozen else None,
-        (repr(device.options), device.ordinal, device.replicas, num_ipus),
+        (tf.__version__, repr(device.options), device.ordinal, device.replicas, num_ipus),
     )
-    make_weights(model.model, weights, frozen)
-    joined = None
-    if has_collectives(model.model.graph):
-        if device.replicas > 1:
-            joined = join_replicas(model.model, device.replicas, {})
-        drop_collective_marks(model.model.graph)
-    if num_ipus > 1:
-        place_nodes(model.model.graph, placement.find_places(model.segment.graph))
+    lowering = LoweringOptions(frozen, replicas=device.replicas)
+    joined: list[Joined] = []
 
     def compile_it() -> StoredExecutable:
-        executable = compile_unreported(model.model, list(model.outputs), options)
+        converted = model.convert(lowering)
+        make_weights(converted, weights, frozen)
+        if has_collectives(converted.graph):
+            if device.replicas > 1:
+                joined.append(join_replicas(converted, device.replicas, {}))
+            drop_marks(converted.graph)
+        if num_ipus > 1:
+            place_nodes(converted.graph, placement.find_places(model.segment.graph))
+        executable = compile_unreported(converted, list(model.outputs), options)
         counters.compiled += 1
-        _write_reports(model, executable, options, name, settings.engineOptions)
+        _write_reports(converted, executable, options, name, settings.engineOptions)
         description = describe_computation(planned, executable, name, device)
         state = find_state_values(planned, description)
         return StoredExecutable(executable, description, state_values=state)
 
-    stored = _get_or_compile(name, compile_it, device)
+    # A file holds the program of one replica, so replicas that depend on each other need the model.
+    is_joint = device.replicas > 1 and calls_collectives(model.segment.graph)
+    stored = compile_it() if is_joint else _get_or_compile(name, compile_it, device)
     if not device.is_model and device.options.serialization_folder:
         serialize_module(stored, device.options.serialization_folder)
-    for weight, value in weights.items():
-        stored.executable.weights.setdefault(weight, value)
-    if joined is None:
-        return DeviceProgram(stored.executable, {})
-    joint = compile_replicas(joined.model, [o.name for o in joined.model.graph.output], options)
-    return JointProgram(joint, joined, {}, {})
+    return stored, joined[0] if joined else None, options
+
+
+def calls_collectives(graph: tf.Graph) -> bool:
+    """Return whether an operator of a graph joins replicas."""
+    return any(
+        markers.kind_of(operation) == markers.OPERATOR
+        and str(markers.facts_of(operation)["name"]).startswith(_COLLECTIVE)
+        for operation in graph.get_operations()
+    )
 
 
 def _get_or_compile(name: str, compile_it: Any, device: Device) -> StoredExecutable:
@@ -194,7 +261,7 @@ def _get_or_compile(name: str, compile_it: Any, device: Device) -> StoredExecuta
 
 
 def _write_reports(
-    model: SegmentModel,
+    model: onnx.ModelProto,
     executable: Executable,
     options: CompilerOptions,
     name: str,
@@ -203,7 +270,7 @@ def _write_reports(
     """Write the profile, if the engine's options ask for one."""
     shown = replace(options, show_compilation_progress_bar=False)
     try:
-        reports.write_profile(engine, executable, shown, name, model.model)
+        reports.write_profile(engine, executable, shown, name, model)
     except popart.popart_runtime_error as error:
         raise IpuError(str(error)) from error
 

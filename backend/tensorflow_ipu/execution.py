@@ -94,6 +94,10 @@ class Computation:
     _plans: dict[Any, PlannedComputation] = field(default_factory=dict)
     _constant_inputs: set[int] = field(default_factory=set)
 
+    def fix_input(self, number: int) -> None:
+        """Compile the value of an input in: it is a constant."""
+        self._constant_inputs.add(number)
+
     def run(self, values: Sequence[Array], variables: VariableValues) -> list[Array]:
         """Compute.
 

@@ -265,7 +265,8 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
     )
     # The concrete function has a parameter for each of `*args`, the bound arguments have one.
     bound = concrete.function_type.bind(*bound.args, **bound.kwargs)
-    tensors = concrete.function_type.unpack_inputs(bound)
+    with tf.device("/device:CPU:0"):  # where arrays become tensors
+        tensors = concrete.function_type.unpack_inputs(bound)
     run = run_eagerly if tf.executing_eagerly() else launch
     results = run(computation, tensors, captured)
     return concrete.function_type.pack_output(results[: len(concrete.outputs)])

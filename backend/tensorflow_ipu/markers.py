@@ -73,6 +73,17 @@ def add_marker(
     Returns:
         The outputs.
     """
+    return list(add_operation(kind, facts, inputs, outputs, label).outputs)
+
+
+def add_operation(
+    kind: str,
+    facts: Mapping[str, Any],
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tuple[tf.DType, Any]],
+    label: str,
+) -> tf.Operation:
+    """Add a marker node to the current graph, and return it; arguments as for `add_marker`."""
     what = str(facts.get("name", kind))
     refusal = _Refusal(what)
     token = script_ops._py_funcs.insert(refusal)  # noqa: SLF001
@@ -96,7 +107,7 @@ def add_marker(
     if not hasattr(graph, "_py_funcs_used_in_graph"):
         graph._py_funcs_used_in_graph = []  # noqa: SLF001
     graph._py_funcs_used_in_graph.append(refusal)  # noqa: SLF001
-    return list(operation.outputs)
+    return operation
 
 
 def _list_types(dtypes: Sequence[tf.DType]) -> AttrValue:

@@ -31,6 +31,8 @@ def install() -> None:
     if getattr(base, "_ipu_hooked", False):
         return
     base._ipu_hooked = True  # noqa: SLF001
+    tf.config.set_soft_device_placement(True)
+    tf.compat.v1.enable_control_flow_v2()
     make, run = base.__init__, base.run
 
     def make_soft(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:

@@ -33,9 +33,9 @@ def note_training() -> None:
     _trained.append(True)
 
 
-def count_event(name: str) -> None:
-    """Count an event of the present test; its count is written beside the outcome."""
-    _events[name] += 1
+def count_event(name: str, count: int = 1) -> None:
+    """Count events of the present test; their number is written beside the outcome."""
+    _events[name] += count
 
 
 @pytest.hookimpl(wrapper=True)

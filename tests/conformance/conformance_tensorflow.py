@@ -35,7 +35,7 @@ import upstream_tests
 from report_stubs import CHECKED, NEUTRALISED
 from rich.console import Console
 from rich.progress import Progress
-from tensorflow_compat import CHECKOUT
+from tensorflow_compat import CHECKOUT, RUNS
 from upstream_tests import CONTEXT, End, FileResult, ListedFile, Run, Suite, run_process, sum_cases
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -93,6 +93,9 @@ class MergedFile:
     result: FileResult
     unchecked: int
     """Number of cases that passed although all their asserts were about reports."""
+    hosted: int
+    """Number of cases that passed and ran no program: they test errors, options or other code of the
+    host."""
     cases: tuple[dict[str, Any], ...]
 
 
@@ -167,7 +170,11 @@ def merge_modes(
         case["outcome"] == "passed" and case.get(NEUTRALISED, 0) > 0 and not case.get(CHECKED)
         for case in merged
     )
-    return MergedFile(file.repository, result, unchecked, tuple(merged))
+    hosted = sum(
+        case["outcome"] == "passed" and not case["training"] and not case.get(RUNS)
+        for case in merged
+    )
+    return MergedFile(file.repository, result, unchecked, hosted, tuple(merged))
 
 
 def merge_case(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -182,6 +189,7 @@ def merge_case(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "training": any(case["training"] for case in modes.values()),
         CHECKED: max(case.get(CHECKED, 0) for case in modes.values()),
         NEUTRALISED: max(case.get(NEUTRALISED, 0) for case in modes.values()),
+        RUNS: max(case.get(RUNS, 0) for case in modes.values()),
     }
 
 
@@ -189,7 +197,7 @@ def print_results(files: Sequence[MergedFile], console: Console) -> None:
     """Print a row for each file, the sums of each repository, and every failure."""
     upstream_tests.print_tables(SUITE, [file.result for file in files], console)
     headings = ("repository", "inference", "passed", "failed", "training", "skipped", "%")
-    table = make_table("repositories", *headings, "reports only")
+    table = make_table("repositories", *headings, "reports only", "no program")
     for name in REPOSITORIES:
         of_repository = [file for file in files if file.repository == name]
         if not of_repository:
@@ -204,7 +212,8 @@ def print_results(files: Sequence[MergedFile], console: Console) -> None:
         ]
         share = f"{upstream_tests.count_share(results):.1f}"
         unchecked = sum(file.unchecked for file in of_repository)
-        table.add_row(name, *map(str, numbers), share, str(unchecked))
+        hosted = sum(file.hosted for file in of_repository)
+        table.add_row(name, *map(str, numbers), share, str(unchecked), str(hosted))
     console.print(table)
     for file in files:
         for case, count in Counter(file.result.failures).items():

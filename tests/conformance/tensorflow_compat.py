@@ -13,16 +13,18 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import multiprocessing
 import os
+import sys
 import tempfile
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import tensorflow_aliases
-from case_results import note_training
+from case_results import count_event, note_training
 from report_stubs import NEUTRAL, ignore_report, shadow_builtins, watch_asserts
 from training_scan import ScannedCase, scan_file
 
@@ -30,6 +32,8 @@ CHECKOUT: Final = "TENSORFLOW_CHECKOUT"
 """Environment variable with the checkout of graphcore/tensorflow."""
 FLAGS: Final = ("--test_device=IPU", "--types=DT_FLOAT,DT_INT32")
 """Flags of xla_test in Graphcore's build."""
+RUNS: Final = "runs"
+"""Event: a run of a program on the simulated IPU."""
 HELPERS: Final = ("test_session", "test_scope")
 """Methods of TensorFlow's test classes that pytest would take for tests."""
 TRAINING_METHODS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
@@ -71,10 +75,6 @@ class ReportJSON:
         return ignore_report if name.startswith("assert") else NEUTRAL
 
 
-class ProgramVisitor:
-    """Stands for pva's visitor of programs."""
-
-
 def make_stubs() -> dict[str, dict[str, Any]]:
     """Return the modules that take the place of others, by name."""
     utils = tensorflow_aliases.TEST_UTILS
@@ -83,7 +83,6 @@ def make_stubs() -> dict[str, dict[str, Any]]:
         del config
 
     return {
-        "pva": {"openReport": lambda *_: NEUTRAL, "ProgramVisitor": ProgramVisitor},
         "libpvti": {"TraceChannel": lambda *_: NEUTRAL, "Tracepoint": lambda *_: NEUTRAL},
         f"{utils}.report_helper": {
             "ReportHelper": ReportHelper,
@@ -104,11 +103,20 @@ def pytest_configure(config: pytest.Config) -> None:
     del config
     checkout = Path(os.environ[CHECKOUT])
     tensorflow_aliases.install(checkout, make_stubs())
+    replace_reports()
+    multiprocessing.set_start_method("fork", force=True)  # the tests give it local functions
     add_test_case_methods(checkout)
     watch_training()
     importlib.import_module("tensorflow.compiler.tests.xla_test")
     flags: Any = importlib.import_module("absl.flags").FLAGS
     flags(["pytest", *FLAGS], known_only=True)
+
+
+def replace_reports() -> None:
+    """Let pva open a `Neutral` in place of the path of a report that was not written."""
+    pva: Any = importlib.import_module("pva")
+    open_report = pva.openReport
+    pva.openReport = lambda path: NEUTRAL if path is NEUTRAL else open_report(path)
 
 
 def add_test_case_methods(checkout: Path) -> None:
@@ -148,9 +156,10 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave helpers out, and prepare the modules of the tests."""
-    helpers = [item for item in items if item.name in HELPERS]
-    items[:] = [item for item in items if item.name not in HELPERS]
+    """Leave out helpers and functions outside classes, and prepare the modules of the tests."""
+    tests = [item for item in items if item.getparent(pytest.Class) and item.name not in HELPERS]
+    helpers = [item for item in items if item not in tests]
+    items[:] = tests
     config.hook.pytest_deselected(items=helpers)
     for module in {item.getparent(pytest.Module) for item in items}:
         if module is not None:
@@ -164,12 +173,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     importlib.import_module("tensorflow_ipu.config").reset_ipu_configuration()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """Skip a case of which its source says that it trains."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Skip a case of which its source says that it trains; count programs that another one runs.
+
+    Yields:
+        Nothing: the case runs.
+    """
     if reason := find_training_reason(item):
         note_training()
         pytest.skip(f"trains: {reason}")
+    before = count_runs()
+    try:
+        yield
+    finally:
+        count_event(RUNS, count_runs() - before)
+
+
+def count_runs() -> int:
+    """Return how often programs of the simulated IPU ran in this process."""
+    execution: Any = sys.modules.get("tensorflow_ipu.execution")
+    return execution.counters.runs if execution else 0
 
 
 _scanned: dict[Path, list[ScannedCase]] = {}

@@ -67,7 +67,10 @@ def scan_file(path: Path) -> list[ScannedCase]:
         owner = name if is_class else ""
         for member in methods.values():
             if isinstance(member, ast.FunctionDef) and member.name.startswith("test"):
-                reason = find_reason(member, {**module, **methods})
+                # A case that names its own class calls no other case.
+                scope = {**module, **methods}
+                scope.pop(owner, None)
+                reason = find_reason(member, scope)
                 cases.append(ScannedCase(owner, member.name, reason))
     return cases
 

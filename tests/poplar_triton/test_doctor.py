@@ -203,6 +203,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         "examine_package",
         lambda name: MachineFinding(name, "ours", optional="no torch" * (name == "poptorch")),
     )
+    monkeypatch.setattr(doctor, "examine_tensorflow", lambda: MachineFinding("tf", "theirs"))
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "a", "found": "1", "remedy": "", "optional": ""},
@@ -213,6 +214,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         {"subject": "poptorch", "found": "ours", "remedy": "", "optional": "no torch"},
         {"subject": "popdist", "found": "ours", "remedy": "", "optional": ""},
         {"subject": "pva", "found": "ours", "remedy": "", "optional": ""},
+        {"subject": "tf", "found": "theirs", "remedy": "", "optional": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -228,6 +230,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["poptorch", "ours", "no torch"],
         ["popdist", "ours", "ok"],
         ["pva", "ours", "ok"],
+        ["tf", "theirs", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [MachineFinding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
@@ -357,3 +360,50 @@ def test_a_package_whose_import_fails_is_not_called_ok(tmp_path, monkeypatch, so
     assert re.fullmatch(optional, found.optional)
     assert not found.remedy, "a server does not need it"
     assert found.advice == (found.optional or "ok")
+
+
+def install_tensorflow(folder: Path, version: str, ipu: str = "") -> Path:
+    """Write a TensorFlow, with a package `tensorflow.python.ipu` of its own if `ipu` has its text."""
+    install(folder, "tensorflow", version, "tensorflow")
+    package = folder / "tensorflow" / "python" / "ipu"
+    if ipu:
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(ipu)
+    return package / "__init__.py"
+
+
+def test_a_real_sdks_tensorflow_is_named_with_its_version(tmp_path, path_without_rooms):
+    file = install_tensorflow(tmp_path, "2.6.3+gc3.4.0", "from tensorflow.python.ipu import config")
+    path_without_rooms[:] = [str(tmp_path)]
+    expected = f"{file} (Graphcore's tensorflow 2.6.3+gc3.4.0)"
+    assert doctor.examine_tensorflow() == MachineFinding("tensorflow.python.ipu", expected)
+
+
+def test_our_tensorflow_beside_a_real_sdks_has_to_be_uninstalled(tmp_path, path_without_rooms):
+    file = install_tensorflow(
+        tmp_path, "1.15.5+gc3.4.0", "from tensorflow.python.ipu import config"
+    )
+    install(tmp_path, "tensorflow_ipu", "3.4.0+sim.0.2.0", "tensorflow_ipu")
+    path_without_rooms[:] = [str(tmp_path)]
+    finding = doctor.examine_tensorflow()
+    assert finding.found == (
+        f"{file} (Graphcore's tensorflow 1.15.5+gc3.4.0); it shadows tensorflow_ipu 3.4.0+sim.0.2.0"
+    )
+    assert finding.remedy == "pip uninstall tensorflow_ipu, or install it in another environment"
+
+
+def test_our_wheel_beside_a_stock_tensorflow_is_named(tmp_path, path_without_rooms):
+    file = install_tensorflow(tmp_path, "2.21.0", "import tensorflow_ipu")
+    install(tmp_path, "tensorflow_ipu", "3.4.0+sim.0.2.0", "tensorflow_ipu")
+    path_without_rooms[:] = [str(tmp_path)]
+    expected = f"{file} (tensorflow_ipu 3.4.0+sim.0.2.0)"
+    assert doctor.examine_tensorflow() == MachineFinding("tensorflow.python.ipu", expected)
+
+
+def test_tensorflow_for_the_ipu_without_tensorflow_says_so(tmp_path, path_without_rooms):
+    path_without_rooms[:] = [str(tmp_path)]
+    assert doctor.examine_tensorflow().found == "not installed"
+    install(tmp_path, "tensorflow_ipu", "3.4.0+sim.0.2.0", "tensorflow_ipu")
+    finding = doctor.examine_tensorflow()
+    assert finding.found == "installed without TensorFlow"
+    assert finding.optional == "optional: requires TensorFlow: pip install 'tensorflow-cpu>=2.21'"

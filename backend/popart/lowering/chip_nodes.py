@@ -10,7 +10,14 @@ from collections.abc import Mapping
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import CHIP_DOMAIN, drop_opset, infer_shapes, replace_nodes
+from onnxgraph import (
+    CHIP_DOMAIN,
+    drop_opset,
+    infer_shapes,
+    iter_bodies,
+    iter_nodes,
+    replace_nodes,
+)
 
 from popart.lowering.whole_model import NEWEST_OPSET, LoweringOptions, lower
 
@@ -29,23 +36,44 @@ def lower_chip_nodes(model: onnx.ModelProto, options: LoweringOptions | None = N
     Raises:
         popart_exception: If PopART refuses a node.
     """
-    if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
+    if not any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
         return
     inferred = infer_shapes(model).graph
+    _lower_graph(model.graph, inferred, {}, "", model.graph, options)
+    drop_opset(model, CHIP_DOMAIN)
+
+
+def _lower_graph(
+    graph: onnx.GraphProto,
+    inferred: onnx.GraphProto,
+    outer_types: Mapping[str, onnx.TypeProto],
+    prefix: str,
+    main: onnx.GraphProto,
+    options: LoweringOptions | None,
+) -> None:
+    """Replace the nodes of a graph and of its bodies; `inferred` is the graph with all types, and
+    `main` the graph that gets the initializers."""
     types = {
-        value.name: value.type
-        for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        **outer_types,
+        **{
+            value.name: value.type
+            for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        },
     }
     nodes: list[onnx.NodeProto] = []
-    for index, node in enumerate(model.graph.node):
+    for index, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
+        place = f"{prefix}{node.op_type}/{index}/"
         if node.domain == CHIP_DOMAIN:
-            part = _lower(node, types, f"{node.op_type}/{index}/", options)
+            part = _lower(node, types, place, options)
             nodes.extend(part.node)
-            model.graph.initializer.extend(part.initializer)
-        else:
-            nodes.append(node)
-    replace_nodes(model.graph, nodes)
-    drop_opset(model, CHIP_DOMAIN)
+            main.initializer.extend(part.initializer)
+            continue
+        for number, (body, typed_body) in enumerate(
+            zip(iter_bodies(node), iter_bodies(typed), strict=True)
+        ):
+            _lower_graph(body, typed_body, types, f"{place}{number}/", main, options)
+        nodes.append(node)
+    replace_nodes(graph, nodes)
 
 
 def _lower(

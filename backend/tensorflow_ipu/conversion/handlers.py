@@ -1,9 +1,23 @@
-"""Handlers of tf2onnx for operators that it does not know."""
+"""Marker nodes in tf2onnx's graphs, and what becomes of them in the model.
+
+tf2onnx merges equal nodes, moves transpositions through nodes of the standard's names, and drops
+the domains of nodes in bodies. So until the model is written a marker is a node of a type of its
+own, with all facts in attributes: `restore_markers` makes the ONNX node of it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Any
+from typing import Any, Final
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import attribute, drop_attribute, iter_graphs
+
+_TYPE: Final = "IpuMarker"
+_FACTS, _NUMBER = "_ipu_facts", "_ipu_number"
+_numbers = itertools.count()
 
 
 def custom_handlers() -> dict[str, Any]:
@@ -12,19 +26,47 @@ def custom_handlers() -> dict[str, Any]:
 
 
 def _convert_marker(context: Any, node: Any, _name: str, _args: Any) -> None:
-    """Replace a marker node by the ONNX node that it stands for."""
+    """Replace a marker node by a node with its facts, and with types and shapes of its outputs."""
     facts = json.loads(node.get_attr("_ipu_facts").s)
     outputs, inputs = list(node.output), list(node.input)
     shapes = [context.get_shape(name) for name in outputs]
     dtypes = [context.get_dtype(name) for name in outputs]
+    facts["outputs"] = list(zip(dtypes, shapes, strict=True))
     context.remove_node(node.name)
     context.make_node(
-        facts["name"],
+        _TYPE,
         inputs,
         outputs=outputs,
         shapes=shapes,
         dtypes=dtypes,
-        domain=facts["domain"],
-        attr=facts["attributes"],
+        attr={_FACTS: json.dumps(facts), _NUMBER: next(_numbers)},
         name=node.name,
     )
+
+
+def restore_markers(model: onnx.ModelProto) -> None:
+    """Replace the nodes of markers by the ONNX nodes that they stand for.
+
+    Args:
+        model: Model that tf2onnx has made; it is changed.
+    """
+    domains = {entry.domain for entry in model.opset_import}
+    for graph in iter_graphs(model.graph):
+        known = {value.name for value in (*graph.value_info, *graph.output, *graph.input)}
+        for node in graph.node:
+            if node.op_type != _TYPE:
+                continue
+            facts = json.loads(attribute(node, _FACTS))
+            for name in (_FACTS, _NUMBER):
+                drop_attribute(node, name)
+            node.op_type, node.domain = facts["name"], facts["domain"]
+            for name, value in facts["attributes"].items():
+                node.attribute.append(helper.make_attribute(name, value))
+            graph.value_info.extend(
+                helper.make_tensor_value_info(name, element or TensorProto.FLOAT, shape)
+                for name, (element, shape) in zip(node.output, facts["outputs"], strict=True)
+                if name not in known and shape is not None
+            )
+            if node.domain not in domains:
+                domains.add(node.domain)
+                model.opset_import.append(helper.make_opsetid(node.domain, 1))

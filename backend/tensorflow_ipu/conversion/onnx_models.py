@@ -11,12 +11,14 @@ import onnx
 import tensorflow as tf
 from onnxgraph import iter_nodes
 
+from tensorflow_ipu.conversion.expanding import expand
 from tensorflow_ipu.errors import IpuError
 
-OPSET: Final = 17
+OPSET: Final = 18
 _lock = threading.RLock()
 """tf2onnx keeps the functions of the graph that it converts in a module's variable."""
-_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", "ai.graphcore"))
+_CHIP_DOMAIN: Final = "ai.graphcore"
+_DOMAINS: Final = frozenset(("", "ai.onnx", "ai.onnx.ml", _CHIP_DOMAIN))
 
 
 def to_onnx(
@@ -38,32 +40,34 @@ def to_onnx(
         IpuError: If the graph has an operator that cannot be converted.
     """
     with _lock:
+        expanded, starts, ends = expand(graph, list(inputs.values()), list(outputs.values()))
         # Names that users give are no names for tf2onnx's lists: they come in afterwards.
-        sources = [tensor.name for tensor in inputs.values()]
-        with graph.as_default(), tf.control_dependencies(None):
-            targets = [tf.identity(tensor).name for tensor in outputs.values()]
+        sources = [tensor.name for tensor in starts]
+        with expanded.as_default(), tf.control_dependencies(None):
+            targets = [tf.identity(tensor).name for tensor in ends]
         with tf.Graph().as_default():  # tf2onnx refuses eager mode
-            model = _convert(graph, sources, targets)
+            model = _convert(expanded, sources, targets)
     _rename(
         model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
     )
     _check_operators(model)
+    if any(node.domain == _CHIP_DOMAIN for node in iter_nodes(model.graph)):
+        del model.opset_import[1:]
+        model.opset_import.append(onnx.helper.make_opsetid(_CHIP_DOMAIN, 1))
     return model
 
 
 def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.ModelProto:
-    from tf2onnx import optimizer, tf_loader, tfonnx
+    from tf2onnx import optimizer, tfonnx
 
-    from tensorflow_ipu.conversion.handlers import custom_handlers
+    from tensorflow_ipu.conversion.handlers import custom_handlers, restore_markers
 
     for name in ("tf2onnx", "tf2onnx.tfonnx", "tf2onnx.tf_utils"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    definition = tf_loader.tf_optimize(sources, targets, graph.as_graph_def(add_shapes=True))
-    with tf.Graph().as_default() as loaded:
-        tf.import_graph_def(definition, name="")
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with graph.as_default():
         try:
             converted = tfonnx.process_tf_graph(
-                loaded,
+                graph,
                 opset=OPSET,
                 custom_op_handlers=custom_handlers(),
                 input_names=sources,
@@ -71,7 +75,10 @@ def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.Mo
             )
         except Exception as error:  # tf2onnx raises whatever its handlers do
             raise IpuError(f"the graph cannot be converted to ONNX: {error}") from error
-        return optimizer.optimize_graph(converted, catch_errors=True).make_model("tensorflow")
+        optimized = optimizer.optimize_graph(converted, catch_errors=True)
+        model: onnx.ModelProto = optimized.make_model("tensorflow")
+    restore_markers(model)
+    return model
 
 
 def _rename(model: onnx.ModelProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import collections
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import func_graph
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import markers
+from tensorflow_ipu import launching, markers
 from tensorflow_ipu.feeds import queues
+from tensorflow_ipu.feeds.ipu_infeed_queue import find_device_ordinal
 
 
-class IPUOutfeedMode:
+class IPUOutfeedMode(Enum):
     """Which elements an outfeed keeps: ALL of them, or the LAST one."""
 
     ALL = "all"
     LAST = "get_last"
 
 
-class IPUOutfeedQueue:
+class IPUOutfeedQueue(Iterable[Any]):
     """Takes the values that programs return while they run."""
 
     def __init__(
         self,
-        outfeed_mode: str | None = None,
+        outfeed_mode: IPUOutfeedMode | None = None,
         device_ordinal: int | None = None,
         buffer_depth: int = 3,
         optimise_latency: bool = False,
@@ -35,20 +40,30 @@ class IPUOutfeedQueue:
 
         Args:
             outfeed_mode: IPUOutfeedMode.ALL, the default, or LAST.
-            device_ordinal: Number of the device; accepted, and not needed here.
+            device_ordinal: Number of the device, by default that of the current strategy, or 0.
             buffer_depth: Number of elements that the host buffers.
             optimise_latency: Accepted: it changes no value.
 
         Raises:
-            ValueError: For another mode.
+            ValueError: For another mode, and numbers outside their range.
         """
-        del device_ordinal, buffer_depth, optimise_latency
-        mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
-        if mode not in (IPUOutfeedMode.ALL, IPUOutfeedMode.LAST):
-            raise ValueError(f"Unknown outfeed_mode {mode!r}: expected IPUOutfeedMode.ALL or LAST")
-        self._mode = mode
-        self._outfeed = queues.Outfeed(mode == IPUOutfeedMode.ALL)
-        self._enqueued = False
+        del optimise_latency
+        self._outfeed_mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
+        if not isinstance(self._outfeed_mode, IPUOutfeedMode):
+            raise ValueError(
+                "Expected `outfeed_mode` value to be of `ipu_outfeed_queue.IPUOutfeedMode` type, "
+                f"but is {type(outfeed_mode)}."
+            )
+        self._device_ordinal = find_device_ordinal(device_ordinal)
+        if buffer_depth <= 0:
+            raise ValueError("Outfeed buffer depth cannot be less than 1")
+        self._outfeed_all = self._outfeed_mode is IPUOutfeedMode.ALL
+        self._outfeed = queues.Outfeed(self._outfeed_all)
+        self._feed_name = self._outfeed.name
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Graphs that enqueue, and the graphs around them."""
+        self._last_graph: weakref.ref[Any] | None = None
+        self._enqueuing_thread: int | None = None
         self._structure: Any = None
         self._specs: list[tf.TensorSpec] = []
 
@@ -62,71 +77,64 @@ class IPUOutfeedQueue:
             The operation.
 
         Raises:
-            ValueError: If the queue is used twice.
+            ValueError: If the graph enqueues already.
         """
-        if self._enqueued and not tf.compat.v1.get_default_graph().building_function:
+        if self.enqueued:
             raise ValueError("An outfeed can only be enqueued once.")
-        self._enqueued = True
-        self._structure = tensors
         flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(tensors)]
         self._specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in flat]
-        facts = {"queue": self._outfeed.name, "name": "outfeed enqueue"}
+        self._structure = tf.nest.pack_sequence_as(tensors, self._specs)
         graph = tf.compat.v1.get_default_graph()
-        markers.add_marker(markers.ENQUEUE, facts, flat, [], "outfeed_enqueue")
-        return graph.get_operations()[-1]
+        self._note(graph)
+        facts = {"queue": self._feed_name, "name": "outfeed enqueue"}
+        return markers.add_operation(markers.ENQUEUE, facts, flat, [], "outfeed_enqueue")
+
+    def _note(self, graph: Any) -> None:
+        self._enqueuing_thread = threading.get_ident()
+        self._last_graph = weakref.ref(graph)
+        while graph is not None:
+            self._graphs.add(graph)
+            graph = graph.outer_graph if isinstance(graph, func_graph.FuncGraph) else None
 
     @property
     def enqueued(self) -> bool:
-        """Whether a computation returns values to this queue."""
-        return self._enqueued
+        """Whether the current graph, or one within it, returns values to this queue.
+
+        A thread that has not enqueued asks about the graph of the one that has.
+        """
+        if self._enqueuing_thread is None or self._last_graph is None:
+            return False
+        if threading.get_ident() != self._enqueuing_thread:
+            return self._last_graph() in self._graphs
+        return tf.compat.v1.get_default_graph() in self._graphs
 
     def dequeue(self, wait_for_completion: bool = False) -> Any:
         """Return what programs have enqueued.
 
         Args:
-            wait_for_completion: Accepted: runs are complete when they return.
+            wait_for_completion: Accepted: what a program has enqueued is there at once.
 
         Returns:
             The structure of `enqueue`. In mode ALL its tensors have the elements since the last
-            dequeue in front, in mode LAST they are those of the last element.
+            dequeue in front, in mode LAST they are those of the last element. With several
+            replicas, their values are along a further axis before the element's own. In eager
+            mode the result is an empty list as long as nothing is enqueued.
 
         Raises:
-            ValueError: If nothing is enqueued.
+            ValueError: If nothing is enqueued, in a graph.
         """
         del wait_for_completion
-        if not self._enqueued:
+        if not self.enqueued:
+            if tf.executing_eagerly() and threading.get_ident() != self._enqueuing_thread:
+                return []
             raise ValueError("Trying to dequeue an outfeed which has not been enqueued.")
         if tf.executing_eagerly():
-            tensors = [tf.constant(value) for value in self._take()]
+            with tf.device("/device:CPU:0"):
+                tensors = [tf.constant(value) for value in self._outfeed.take(self._specs)]
         else:
             with tf.device("/device:CPU:0"):
-                tensors = tf.numpy_function(
-                    self._take, [], [spec.dtype for spec in self._specs], stateful=True
-                )
-            for tensor, spec in zip(tensors, self._specs, strict=True):
-                shape = spec.shape
-                tensor.set_shape([None, *shape] if self._mode == IPUOutfeedMode.ALL else shape)
+                tensors = make_dequeue(self._outfeed, self._specs)
         return tf.nest.pack_sequence_as(self._structure, tensors)
-
-    def _take(self) -> list[Array]:
-        if self._mode == IPUOutfeedMode.LAST:
-            last = self._outfeed.last()
-            if last is None:
-                raise tf.errors.FailedPreconditionError(
-                    None,
-                    None,
-                    "Trying to get the last value from an outfeed queue before it was executed. "
-                    "Make sure the outfeed enqueue is executed before the dequeue.",
-                )
-            return list(last)
-        elements = self._outfeed.take_all()
-        return [self._stack(elements, place) for place in range(len(self._specs))]
-
-    def _stack(self, elements: Sequence[Sequence[Array]], place: int) -> Array:
-        if not elements:
-            spec = self._specs[place]
-            return np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)
-        return np.stack([element[place] for element in elements])
 
     @property
     def deleter(self) -> Any:
@@ -134,36 +142,83 @@ class IPUOutfeedQueue:
         if tf.executing_eagerly():
             self._outfeed.take_all()
             return None
-        forget = functools.partial(self._outfeed.take_all)
+        forget = self._outfeed.take_all
         return tf.numpy_function(lambda: len(forget()), [], tf.int64, stateful=True).op
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
+        if not tf.executing_eagerly():
+            raise RuntimeError("IPUOutfeedQueue can only be iterated over in eager mode.")
+        if not self._outfeed_all:
+            raise RuntimeError(
+                "IPUOutfeedQueue can only be iterated over if the `outfeed_mode` is set to "
+                "'IPUOutfeedMode.ALL'."
+            )
         return IPUOutfeedQueueIterator(self)
 
-    def take_elements(self) -> list[Any]:
-        """Return the elements since the last call, each in the structure of `enqueue`."""
-        return [
-            tf.nest.pack_sequence_as(self._structure, [tf.constant(value) for value in element])
-            for element in self._outfeed.take_all()
-        ]
+
+def make_dequeue(outfeed: queues.Outfeed, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+    """Add an operation to the current graph that dequeues an outfeed.
+
+    Args:
+        outfeed: The outfeed.
+        specs: Types and shapes of an element.
+
+    Returns:
+        The tensors. Their shapes are not known: replicas add an axis.
+    """
+
+    def take() -> list[Array]:
+        try:
+            return outfeed.take(specs)
+        except tf.errors.OpError as error:
+            launching.keep_error(error)
+            raise
+
+    return list(tf.numpy_function(take, [], [spec.dtype for spec in specs], stateful=True))
 
 
-class IPUOutfeedQueueIterator:
+class IPUOutfeedQueueIterator(Iterator[Any]):
     """Iterates over the elements of an outfeed."""
 
     def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
-        self._elements = iter(outfeed_queue.take_elements())
+        """Make an iterator.
+
+        Args:
+            outfeed_queue: The queue, in mode ALL.
+        """
+        self._queue = outfeed_queue
+        self._elements: collections.deque[Any] = collections.deque()
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         return self
 
     def __next__(self) -> Any:
-        return next(self._elements)
+        if not self._elements:
+            with context.eager_mode():
+                results = self._queue.dequeue()
+                flat = [tf.unstack(tensor) for tensor in tf.nest.flatten(results)]
+            for values in zip(*flat, strict=True):
+                self._elements.append(tf.nest.pack_sequence_as(results, values))
+        if not self._elements:
+            raise StopIteration
+        return self._elements.popleft()
 
 
 class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
-    """An outfeed whose elements are deleted with it."""
+    """An outfeed whose elements are deleted with it; in eager mode only."""
 
-    def __init__(self, outfeed_mode: str | None = None, device_ordinal: int | None = None) -> None:
-        """Make a queue, as IPUOutfeedQueue does."""
+    def __init__(
+        self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None
+    ) -> None:
+        """Make a queue, as IPUOutfeedQueue does.
+
+        Args:
+            outfeed_mode: IPUOutfeedMode.ALL, the default, or LAST.
+            device_ordinal: Number of the device, by default that of the current strategy, or 0.
+
+        Raises:
+            RuntimeError: In a graph.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode")
         super().__init__(outfeed_mode, device_ordinal)

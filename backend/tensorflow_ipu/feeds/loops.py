@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import while_v2
 
+from tensorflow_ipu.feeds.arguments import check_call, split_element, to_list
+
 
 def repeat(
     n: int,
@@ -66,18 +68,23 @@ def while_loop(
         ValueError: For a body that returns operations before tensors.
     """
     del use_while_v1
-    values = [] if inputs is None else inputs
-    values = [values] if not isinstance(values, (list, tuple)) else list(values)
-    tensors = [tf.convert_to_tensor(value) for value in values]
+    values = [] if inputs is None else to_list(inputs)
+    tensors = [
+        value if isinstance(value, tf.TensorArray) else tf.convert_to_tensor(value)
+        for value in values
+    ]
     dtypes = [tensor.dtype for tensor in tensors]
+    check_call(body, "body", tensors, infeed_queue)
+    if not _counts:
+        check_call(condition, "condition", tensors)
 
     def run_body(number: Any, *arguments: tf.Tensor) -> list[Any]:
-        positional, named = _split_element(infeed_queue)
-        _check_callable(body, [*arguments, *positional], named)
+        element = [] if infeed_queue is None else infeed_queue._dequeue()  # noqa: SLF001
+        positional, named = split_element(element)
         outputs, operations = _split_outputs(body(*arguments, *positional, **named))
         _check_types(dtypes, outputs)
         with tf.control_dependencies(operations):
-            return [number + 1, *(tf.identity(tensor) for tensor in outputs)]
+            return [number + 1, *(tf.nest.map_structure(tf.identity, outputs))]
 
     def run_condition(number: Any, *arguments: tf.Tensor) -> Any:
         return condition(number, *arguments) if _counts else condition(*arguments)
@@ -95,63 +102,27 @@ def while_loop(
     return results[1] if len(tensors) == 1 else list(results[1:])
 
 
-def _split_element(infeed_queue: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and the named arguments that an infeed's element stands for."""
-    if infeed_queue is None:
-        return [], {}
-    element = infeed_queue._dequeue()  # noqa: SLF001
-    if isinstance(element, dict) and all(isinstance(key, str) for key in element):
-        return [], dict(element)
-    if isinstance(element, (list, tuple)) and not hasattr(element, "_fields"):
-        return list(element), {}
-    return [element], {}
-
-
-def _check_callable(
-    body: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
-) -> None:
-    import inspect
-
-    try:
-        signature = inspect.signature(body)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*positional, **named)
-    except TypeError as error:
-        raise TypeError(
-            "Supplied loop body function cannot be called with the specified inputs: it is given "
-            f"{len(positional)} positional and {len(named)} named arguments; {error}"
-        ) from error
-
-
 def _split_outputs(outputs: Any) -> tuple[list[tf.Tensor], list[tf.Operation]]:
     """Return the tensors and the operations that a body returned."""
-    if outputs is None:
-        return [], []
-    flat = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    tensors: list[tf.Tensor] = []
-    operations: list[tf.Operation] = []
-    for output in flat:
-        if isinstance(output, tf.Operation):
-            operations.append(output)
-        elif output is None:
-            continue
-        elif operations:
-            raise ValueError(
-                "The loop body must return tensors before operations: expected "
-                "`return tensor, ..., operation, ...`"
-            )
-        else:
-            tensors.append(tf.convert_to_tensor(output))
+    flat = [
+        value if isinstance(value, (tf.Operation, tf.TensorArray)) else tf.convert_to_tensor(value)
+        for value in to_list([] if outputs is None else outputs)
+        if value is not None
+    ]
+    operations = [value for value in flat if isinstance(value, tf.Operation)]
+    tensors = flat[: len(flat) - len(operations)]
+    if any(isinstance(value, tf.Operation) for value in tensors):
+        raise ValueError(
+            "IPU loop body must return zero or more Tensor values followed by zero or more "
+            "Operations."
+        )
     return tensors, operations
 
 
 def _check_types(expected: Sequence[tf.DType], outputs: Sequence[tf.Tensor]) -> None:
     found = [tensor.dtype for tensor in outputs]
     if list(expected) != found:
-        names = [[dtype.name for dtype in dtypes] for dtypes in (expected, found)]
         raise TypeError(
-            f"Mismatch between input types and output types of the loop body: expected {names[0]}, "
-            f"found {names[1]}"
+            f"Mismatch between input types and output types for loop body: {list(expected)} vs "
+            f"{found}."
         )

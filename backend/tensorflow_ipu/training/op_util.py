@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -100,6 +101,38 @@ def bool_to_three_state(value: bool | None, default: str | None = None) -> str:
         return default or "THREESTATE_UNDEFINED"
     name: str = threestate_pb2.ThreeState.Name(int(bool(value)))
     return name
+
+
+def conv_gradients_override_map() -> dict[str, str]:
+    """Return the gradients that training replaces, of convolutions: none here."""
+    return {}
+
+
+def matmul_gradients_override_map() -> dict[str, str]:
+    """Return the gradients that training replaces, of products: none here."""
+    return {}
+
+
+def gradients_override_map() -> dict[str, str]:
+    """Return the gradients that training replaces: none here."""
+    return {}
+
+
+def gradient_override_scope(training: bool) -> AbstractContextManager[None]:  # noqa: ARG001
+    """Return a context in which training would replace gradients; it changes nothing here.
+
+    Args:
+        training: Whether gradients are computed.
+
+    Returns:
+        The context.
+    """
+    return nullcontext()
+
+
+def HandleMatMulGrads(*_: Any, **__: Any) -> NoReturn:
+    """Raise TrainingError."""
+    refuse_training("HandleMatMulGrads")
 
 
 def accumulate_gradients(*_: Any, **__: Any) -> NoReturn:

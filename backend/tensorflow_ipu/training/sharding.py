@@ -1,4 +1,4 @@
-"""Shards: the IPU that an operator is placed on, as an attribute of XLA."""
+"""Shards: the IPU of the device that an operator is placed on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
-from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-_SHARDING: Final = "_XlaSharding"
+from tensorflow_ipu.scopes import SHARD
+
+_XLA_SHARDING: Final = "_XlaSharding"
+"""XLA's attribute, which other code may set."""
 
 
 def get_sharding(op: tf.Operation) -> list[int] | None:
@@ -21,9 +23,11 @@ def get_sharding(op: tf.Operation) -> list[int] | None:
     Returns:
         Their numbers; None if it has none.
     """
-    if not has_attr(op, _SHARDING):
+    if has_attr(op, SHARD):
+        return [int(op.get_attr(SHARD))]
+    if not has_attr(op, _XLA_SHARDING):
         return None
-    sharding = xla_data_pb2.OpSharding.FromString(op.get_attr(_SHARDING))
+    sharding = xla_data_pb2.OpSharding.FromString(op.get_attr(_XLA_SHARDING))
     return list(sharding.tile_assignment_devices)
 
 
@@ -60,27 +64,34 @@ def dependencies(roots: Iterable[Any]) -> set[tf.Operation]:
     return found
 
 
-def get_shard_from_colocation(op: tf.Operation) -> bytes | None:
-    """Return the sharding of an operator's neighbours.
+def get_shard_from_colocation(op: tf.Operation) -> list[int] | None:
+    """Return the shards of an operator's neighbours.
 
     Args:
         op: The operator.
 
     Returns:
-        The attribute of an operator that it is placed with, or of one of its inputs; None if none
-        has it.
+        Those of an operator that it is placed with, or of one of its inputs; None if none has any.
     """
-    for group in op.colocation_groups():
-        try:
-            neighbour = op.graph.get_operation_by_name(group.decode().removeprefix("loc:@"))
-        except KeyError:
-            continue
-        if has_attr(neighbour, _SHARDING):
-            return bytes(neighbour.get_attr(_SHARDING))
-    for tensor in op.inputs:
-        if has_attr(tensor.op, _SHARDING):
-            return bytes(tensor.op.get_attr(_SHARDING))
-    return None
+    neighbour = _find_neighbour(op)
+    return None if neighbour is None else get_sharding(neighbour)
+
+
+def _find_neighbour(operation: tf.Operation) -> tf.Operation | None:
+    """Return an operator with a shard that another one is placed with, or that it reads."""
+    graph = operation.graph
+    names = [group.decode().removeprefix("loc:@") for group in operation.colocation_groups()]
+    placed = [graph.as_graph_element(name) for name in names if _has_operation(graph, name)]
+    candidates = [*placed, *(tensor.op for tensor in operation.inputs)]
+    return next((neighbour for neighbour in candidates if get_sharding(neighbour)), None)
+
+
+def _has_operation(graph: tf.Graph, name: str) -> bool:
+    try:
+        graph.get_operation_by_name(name)
+    except KeyError:
+        return False
+    return True
 
 
 def propagate_sharding(g: tf.Graph) -> None:
@@ -93,12 +104,14 @@ def propagate_sharding(g: tf.Graph) -> None:
     while changes:
         changes = False
         for operation in g.get_operations():
-            if has_attr(operation, _SHARDING) or not has_attr(operation, "_class"):
+            if get_sharding(operation) is not None or not has_attr(operation, "_class"):
                 continue
-            sharding = get_shard_from_colocation(operation)
-            if sharding is not None:
-                operation._set_attr(_SHARDING, AttrValue(s=sharding))  # noqa: SLF001
-                changes = True
+            neighbour = _find_neighbour(operation)
+            if neighbour is None:
+                continue
+            name = SHARD if has_attr(neighbour, SHARD) else _XLA_SHARDING
+            operation._set_attr(name, neighbour.node_def.attr[name])  # noqa: SLF001
+            changes = True
 
 
 def enable_sharded_gradient_tape() -> None:

@@ -1,0 +1,188 @@
+"""Expansions of operators that make, move or select elements, and of shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflow_ipu.conversion.expanding import expands
+
+
+@expands("Shape", "Size", "Rank")
+def _shape(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """A known shape is a constant."""
+    shape = inputs[0].shape
+    kind = operation.outputs[0].dtype
+    if operation.type == "Rank" and shape.rank is not None:
+        return tf.constant(shape.rank, kind)
+    if not shape.is_fully_defined():
+        return NotImplemented
+    value = shape.num_elements() if operation.type == "Size" else shape.as_list()
+    return tf.constant(value, kind)
+
+
+@expands("ShapeN")
+def _shapes(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    kind = operation.get_attr("out_type")
+    return [tf.shape(value, kind) for value in inputs]
+
+
+@expands("LinSpace")
+def _linspace(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """The last value is the end itself."""
+    start, stop, number = inputs
+    count = tf.get_static_value(number)
+    if count is None:
+        return NotImplemented
+    if int(count) == 1:
+        return tf.reshape(start, [1])
+    places = tf.constant(np.arange(int(count) - 1), start.dtype)
+    step = (stop - start) / tf.cast(int(count) - 1, start.dtype)
+    return tf.concat([start + places * step, tf.reshape(stop, [1])], axis=0)
+
+
+@expands("ConjugateTranspose")
+def _transpose(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    return tf.transpose(*inputs)
+
+
+@expands("Reverse")
+def _reverse(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    flags = tf.get_static_value(inputs[1])
+    if flags is None:
+        return NotImplemented
+    return tf.reverse(inputs[0], np.flatnonzero(flags).tolist())
+
+
+@expands("Diag")
+def _diagonal(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    value = inputs[0]
+    count = value.shape.num_elements()
+    is_diagonal = tf.constant(np.eye(count, dtype=bool))
+    matrix = tf.where(is_diagonal, tf.reshape(value, [count, 1]), tf.zeros([], value.dtype))
+    return tf.reshape(matrix, [*value.shape, *value.shape])
+
+
+@expands("DiagPart")
+def _diagonal_part(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    value = inputs[0]
+    shape = value.shape[: value.shape.rank // 2]
+    count = shape.num_elements()
+    places = tf.constant(np.arange(count) * (count + 1), tf.int32)
+    return tf.reshape(tf.gather(tf.reshape(value, [count * count]), places), shape)
+
+
+@expands("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
+def _set_diagonal(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Only the main diagonal, or another single one."""
+    matrix, diagonal = inputs[:2]
+    offset = 0
+    if len(inputs) > 2:  # noqa: PLR2004
+        value = tf.get_static_value(inputs[2])
+        if value is None or len(set(np.reshape(value, [-1]).tolist())) != 1:
+            return NotImplemented
+        offset = int(np.reshape(value, [-1])[0])
+    rows, columns = matrix.shape[-2:]
+    is_diagonal = tf.constant(np.eye(rows, columns, offset, dtype=bool))
+    # A diagonal is laid along the longer side, so that its elements stand in their columns.
+    before = max(offset, 0)
+    padded = tf.pad(
+        diagonal,
+        [*[[0, 0]] * (diagonal.shape.rank - 1), [before, columns - before - diagonal.shape[-1]]],
+    )
+    return tf.where(is_diagonal, tf.expand_dims(padded, -2), matrix)
+
+
+@expands("DataFormatDimMap")
+def _map_dimensions(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    source, target = _read_formats(operation)
+    rank = len(source)
+    table = tf.constant([target.index(letter) for letter in source], inputs[0].dtype)
+    return tf.gather(table, tf.math.floormod(inputs[0], rank))
+
+
+@expands("DataFormatVecPermute")
+def _permute_format(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    source, target = _read_formats(operation)
+    if inputs[0].shape[0] != len(source):
+        source, target = (
+            [letter for letter in letters if letter not in "NC"] for letters in (source, target)
+        )
+    return tf.gather(inputs[0], [source.index(letter) for letter in target])
+
+
+def _read_formats(operation: tf.Operation) -> tuple[list[str], list[str]]:
+    formats = (operation.get_attr(name).decode() for name in ("src_format", "dst_format"))
+    source, target = (list(text) for text in formats)
+    return source, target
+
+
+@expands("InplaceUpdate", "InplaceAdd", "InplaceSub")
+def _write_rows(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    value, rows, update = inputs
+    if operation.type != "InplaceUpdate":
+        old = tf.gather(value, rows)
+        update = old + update if operation.type == "InplaceAdd" else old - update
+    return tf.tensor_scatter_nd_update(value, tf.expand_dims(rows, -1), update)
+
+
+@expands("TensorStridedSliceUpdate")
+def _update_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Write the elements of a slice, whose places are known, one by one."""
+    value, update = inputs[0], inputs[4]
+    bounds = [tf.get_static_value(tensor) for tensor in inputs[1:4]]
+    if any(bound is None for bound in bounds) or not value.shape.is_fully_defined():
+        return NotImplemented
+    places = np.arange(value.shape.num_elements()).reshape(value.shape)
+    places = places[
+        _read_slices(operation, [bound.tolist() for bound in bounds if bound is not None])
+    ]
+    flat = tf.tensor_scatter_nd_update(
+        tf.reshape(value, [-1]),
+        places.reshape(-1, 1).astype(np.int32),
+        tf.reshape(tf.broadcast_to(update, places.shape), [-1]),
+    )
+    return tf.reshape(flat, value.shape)
+
+
+def _read_slices(operation: tf.Operation, bounds: list[list[int]]) -> tuple[Any, ...]:
+    """Return the index that the masks and bounds of a strided slice are."""
+    masks = {
+        name: operation.get_attr(f"{name}_mask")
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    index: list[Any] = []
+    for place, (begin, end, step) in enumerate(zip(*bounds, strict=True)):
+        bit = 1 << place
+        if masks["ellipsis"] & bit:
+            index.append(Ellipsis)
+        elif masks["new_axis"] & bit:
+            index.append(None)
+        elif masks["shrink_axis"] & bit:
+            index.append(begin)
+        else:
+            first = None if masks["begin"] & bit else begin
+            last = None if masks["end"] & bit else end
+            index.append(slice(first, last, step))
+    return tuple(index)
+
+
+@expands("BroadcastArgs")
+def _broadcast_shapes(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    shapes = [tf.get_static_value(value) for value in inputs]
+    if any(shape is None for shape in shapes):
+        return NotImplemented
+    return tf.constant(np.broadcast_shapes(*map(tuple, shapes)), inputs[0].dtype)
+
+
+@expands("InvertPermutation")
+def _invert_permutation(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Place i is where the permutation is i."""
+    count = inputs[0].shape[0]
+    if count is None:
+        return NotImplemented
+    places = tf.range(count, dtype=inputs[0].dtype)
+    hits = tf.equal(inputs[0][None, :], places[:, None])
+    return tf.reduce_sum(tf.where(hits, places[None, :], tf.zeros([], places.dtype)), axis=1)

@@ -1,0 +1,189 @@
+"""Sessions of TensorFlow 1: computations, feeds, variables and control flow, beside numpy."""
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow").compat.v1
+pytestmark = pytest.mark.tensorflow
+DEVICE = "/device:IPU:0"
+SQUARE = np.array([[1, 2], [3, 4]], np.float32)
+
+
+@pytest.fixture
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+def compile_on_ipu(ipu, function, inputs=None):
+    with ipu.scopes.ipu_scope(DEVICE):
+        return ipu.ipu_compiler.compile(function, inputs)
+
+
+def test_a_loop_with_feeds_computes_each_element(ipus, compiled, graph):
+    ipu = ipus()
+    data = np.arange(48, dtype=np.float32).reshape(6, 2, 4)
+    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(data))
+    outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def body(x):
+        weight = tf.get_variable("w", [4, 3], initializer=tf.random_normal_initializer(seed=1))
+        product = tf.matmul(x, weight)
+        return outfeed.enqueue({"rows": product, "sum": tf.reduce_sum(product)})
+
+    run = compile_on_ipu(ipu, lambda: ipu.loops.repeat(3, body, [], infeed))
+    dequeue = outfeed.dequeue()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(infeed.initializer)
+        weight = session.run(tf.global_variables()[0])
+        for part in (data[:3], data[3:]):
+            session.run(run)
+            found = session.run(dequeue)
+            np.testing.assert_allclose(found["rows"], part @ weight, rtol=1e-5)
+            np.testing.assert_allclose(found["sum"], (part @ weight).sum((1, 2)), rtol=1e-4)
+        assert session.run(dequeue)["rows"].shape == (0, 2, 3)
+    assert compiled() == 1
+
+
+def test_a_changed_variable_is_used_by_the_next_run(ipus, compiled, graph):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [2, 2])
+
+    def function(value):
+        return value @ tf.get_variable("w", [2, 2], initializer=tf.ones_initializer())
+
+    [result] = compile_on_ipu(ipu, function, [x])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(result, {x: SQUARE}), SQUARE @ np.ones([2, 2]))
+        tf.global_variables()[0].load(SQUARE, session)
+        np.testing.assert_array_equal(session.run(result, {x: SQUARE}), SQUARE @ SQUARE)
+    assert compiled() == 1
+
+
+def test_a_loop_changes_a_variable(ipus, compiled, graph):
+    ipu = ipus()
+
+    def function():
+        total = tf.get_variable("total", [2], initializer=tf.zeros_initializer())
+
+        def body(value):
+            with tf.control_dependencies([total.assign_add([1.0, 2.0])]):
+                return value + total.read_value()
+
+        return ipu.loops.repeat(3, body, [tf.zeros([2])])
+
+    [result] = compile_on_ipu(ipu, function)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(result), [6, 12])
+        np.testing.assert_array_equal(session.run(result), [15, 30])
+        np.testing.assert_array_equal(session.run(tf.global_variables()[0]), [6, 12])
+    assert compiled() >= 1
+
+
+def test_a_shape_and_an_axis_are_known_when_a_run_compiles(ipus, compiled, graph):
+    ipu = ipus()
+    x, axis = tf.placeholder(tf.float32, [None, None]), tf.placeholder(tf.int32, [])
+    [result] = compile_on_ipu(ipu, tf.argmax, [x, axis])
+    wide = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(result, {x: SQUARE, axis: 1}), [1, 1])
+        np.testing.assert_array_equal(session.run(result, {x: -SQUARE, axis: 0}), [0, 0])
+        np.testing.assert_array_equal(session.run(result, {x: wide, axis: 0}), [1, 1, 1])
+        np.testing.assert_array_equal(session.run(result, {x: wide, axis: 0}), [1, 1, 1])
+    assert compiled() == 3
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_control_flow_without_effects_is_one_program(ipus, compiled, graph, sign):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [2, 2])
+
+    def function(value):
+        chosen = tf.cond(tf.reduce_sum(value) > 0, lambda: value @ value, lambda: value - 1)
+        return tf.while_loop(lambda i, _: i < 3, lambda i, m: (i + 1, m @ value), [0, chosen])[1]
+
+    [result] = compile_on_ipu(ipu, function, [x])
+    given = SQUARE * sign
+    expected = given @ given if sign > 0 else given - 1
+    for _ in range(3):
+        expected = expected @ given
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(result, {x: given}), expected)
+    assert compiled() == 1
+
+
+def test_operations_on_an_ipu_are_compiled_without_a_call_of_compile(ipus, compiled, graph):
+    ipus()
+    with tf.device(DEVICE):
+        x = tf.placeholder(tf.float32, [2, 2])
+        first = x @ x + 1.0
+        state = tf.Variable(tf.ones([2]), use_resource=True)
+        update = state.assign_add([1.0, 2.0])
+    on_host = first * 2
+    with tf.device(DEVICE):
+        second = on_host + tf.reduce_sum(first)
+    expected = SQUARE @ SQUARE + 1
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert compiled() == 0
+        found = session.run([first, on_host, second], {x: SQUARE})
+        np.testing.assert_allclose(found[0], expected)
+        np.testing.assert_allclose(found[1], expected * 2)
+        np.testing.assert_allclose(found[2], expected * 2 + expected.sum())
+        assert compiled() == 2
+        np.testing.assert_array_equal(session.run(update), [2, 3])
+        np.testing.assert_array_equal(session.run(state), [2, 3])
+        assert compiled() == 3
+
+
+def test_an_operator_that_nothing_converts_is_an_error_that_names_it(ipus, graph):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [4])
+    [result] = compile_on_ipu(ipu, lambda value: tf.unique(value)[0], [x])
+    with tf.Session() as session, pytest.raises(Exception, match="Unique"):
+        session.run(result, {x: [1, 2, 1, 3]})
+
+
+def test_replicas_share_an_infeed_and_add_up(ipus, compiled, graph):
+    ipu = ipus(2)
+    data = np.arange(32, dtype=np.float32).reshape(4, 2, 4)
+    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(data))
+    outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def body(x):
+        total = tf.reduce_sum(x)
+        return outfeed.enqueue((total, ipu.ops.cross_replica_ops.cross_replica_sum(total)))
+
+    run = compile_on_ipu(ipu, lambda: ipu.loops.repeat(2, body, [], infeed))
+    dequeue = outfeed.dequeue()
+    with tf.Session() as session:
+        session.run(infeed.initializer)
+        session.run(run)
+        own, joined = session.run(dequeue)
+    sums = data.sum((1, 2)).reshape(2, 2)
+    np.testing.assert_allclose(own, sums)
+    np.testing.assert_allclose(joined, np.repeat(sums.sum(1, keepdims=True), 2, 1))
+    assert compiled() == 1
+
+
+def test_a_second_process_loads_what_the_first_one_compiled(ipus, compiled, graph, tmp_path):
+    from tensorflow_ipu import execution
+    from tensorflow_ipu.config import flags
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_POPLAR_FLAGS", f"--executable_cache_path={tmp_path}/made")
+        flags.reset()
+        ipu = ipus()
+        loaded = execution.counters.loaded
+        for _ in range(2):
+            with tf.Graph().as_default(), tf.Session() as session:
+                x = tf.placeholder(tf.float32, [2, 2])
+                [result] = compile_on_ipu(ipu, lambda value: value @ value, [x])
+                np.testing.assert_array_equal(session.run(result, {x: SQUARE}), SQUARE @ SQUARE)
+    flags.reset()
+    assert compiled() == 1
+    assert execution.counters.loaded == loaded + 1
+    assert len(list((tmp_path / "made").glob("*.poplar_exec"))) == 1
