@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +30,7 @@ from simipu import CompileError, OutOfMemoryError
 from simipu.chip.placement import place_nodes
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import markers, names, placement
+from tensorflow_ipu import events, markers, names, placement
 from tensorflow_ipu.config import flags
 from tensorflow_ipu.config.devices import Device
 from tensorflow_ipu.conversion.digests import digest_graph
@@ -217,6 +218,7 @@ def _compile(
     joined: list[Joined] = []
 
     def compile_it() -> StoredExecutable:
+        start = time.perf_counter()
         converted = model.convert(lowering)
         make_weights(converted, weights, frozen)
         if has_collectives(converted.graph):
@@ -227,6 +229,8 @@ def _compile(
             place_nodes(converted.graph, placement.find_places(model.segment.graph))
         executable = compile_unreported(converted, list(model.outputs), options)
         counters.compiled += 1
+        seconds = time.perf_counter() - start
+        events.record_compilation(events.MODULE, device.ordinal, seconds)
         _write_reports(converted, executable, options, name, settings.engineOptions)
         description = describe_computation(planned, executable, name, device)
         state = find_state_values(planned, description)

@@ -15,6 +15,8 @@ from typing import Any, Final
 from tensorflow_ipu.config.system import SYSTEM
 from tensorflow_ipu.messages.trace_pb2 import IpuTraceEvent
 
+MODULE: Final = "cluster"
+"""Name of a compiled computation, as XLA's clusters are called."""
 _MAX_EVENTS: Final = 10_000
 """Number of events that are kept until somebody reads them; older ones are dropped."""
 _EVENTS: Final[deque[IpuTraceEvent]] = deque(maxlen=_MAX_EVENTS)

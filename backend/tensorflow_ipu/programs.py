@@ -12,8 +12,9 @@ from popart import poplar_exception
 from tensorflow.python.eager import context
 
 from popef._tools.arrays import Array
+from tensorflow_ipu import events
 from tensorflow_ipu.config import seeds
-from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.errors import IpuError, make_run_error
 from tensorflow_ipu.execution import counters
 from tensorflow_ipu.plan import Segment
 
@@ -133,6 +134,8 @@ class DeviceSegment:
 
     def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
         """Return the values of the segment's outputs, for each replica."""
+        if self.device.returns_zeros:
+            return [self._make_zeros()] * len(inputs)
         self._load(inputs[0])
         values = [
             [
@@ -141,14 +144,26 @@ class DeviceSegment:
             ]
             for replica in inputs
         ]
-        results = self.program.run_replicas(values)
+        try:
+            results = self.program.run_replicas(values)
+        except poplar_exception as error:
+            raise make_run_error(error) from error
         counters.runs += 1
+        events.record_run(events.MODULE, self.device.ordinal)
         return [
             [
                 np.asarray(replica[place], dtype)
                 for place, dtype in zip(self.results, self.result_types, strict=True)
             ]
             for replica in results
+        ]
+
+    def _make_zeros(self) -> list[Array]:
+        """Return what a device returns that programs are compiled for in advance."""
+        streams = [self.program.outputs[place] for place in self.results]
+        return [
+            np.zeros(stream.shape, dtype)
+            for stream, dtype in zip(streams, self.result_types, strict=True)
         ]
 
     def _load(self, inputs: Sequence[Array]) -> None:
@@ -169,6 +184,7 @@ class DeviceSegment:
                 self.program.load(seeds.draw_seeds(self.device.ordinal)[0])
             except poplar_exception as error:
                 raise IpuError(str(error)) from error
+            events.record_load(events.MODULE, self.device.ordinal)
 
 
 def _is_same(value: Array, other: Array) -> bool:

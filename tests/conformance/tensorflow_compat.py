@@ -108,6 +108,8 @@ def pytest_configure(config: pytest.Config) -> None:
     add_test_case_methods(checkout)
     watch_training()
     importlib.import_module("tensorflow.compiler.tests.xla_test")
+    # The tests compare texts of numbers as numpy 1 writes them.
+    importlib.import_module("numpy").set_printoptions(legacy="1.25")
     flags: Any = importlib.import_module("absl.flags").FLAGS
     flags(["pytest", *FLAGS], known_only=True)
 

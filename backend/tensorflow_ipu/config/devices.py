@@ -3,7 +3,7 @@
 `/device:IPU:k` has the IPUs of entry k of auto_select_ipus or select_ipus. They are IPU Models if
 TF_POPLAR_FLAGS says so, else IPUs of popart's simulated machine, which a device holds from its
 connection until the configuration is reset. A computation that needs fewer IPUs is replicated.
-Without a configuration a device has one IPU.
+A device that is not configured has one IPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorflow.python.platform import tf_logging
 
 from tensorflow_ipu.config import flags
 from tensorflow_ipu.config.enums import DeviceConnectionType
-from tensorflow_ipu.config.system import SYSTEM, is_configured
+from tensorflow_ipu.config.system import SYSTEM
 from tensorflow_ipu.messages import config_pb2
 
 if TYPE_CHECKING:
@@ -200,8 +200,7 @@ def find_device(ordinal: int = 0, num_ipus_per_replica: int = 1) -> Device:
 
     Raises:
         tensorflow.errors.FailedPreconditionError: If the machine has no such device.
-        tensorflow.errors.InternalError: If the configuration has no such device, or the
-            computation's IPUs do not divide the device's.
+        tensorflow.errors.InternalError: If the computation's IPUs do not divide the device's.
     """
     slot = _find_slot(ordinal)
     num_ipus = slot.info.numIpus
@@ -276,24 +275,21 @@ def _make_info(
         raise tf.errors.UnimplementedError(
             None, None, "experimental.multi_replica_distribution: one process only is supported"
         )
-    if not is_configured():
-        tf_logging.info(
-            f"No IPU device was configured for /device:IPU:{ordinal}, creating a device with a "
-            "single IPU."
-        )
     return _make_ipus(ordinal, selection, options)
 
 
 def _find_selection(
     ordinal: int, options: config_pb2.IpuOptions
 ) -> config_pb2.IpuOptions.DeviceConfig:
-    """Return how the IPUs of a device are selected: one IPU if nothing is configured."""
+    """Return how the IPUs of a device are selected: one IPU if it is not configured."""
     if not options.device_config:
         return config_pb2.IpuOptions.DeviceConfig(auto_count=1)
     if ordinal >= len(options.device_config):
-        raise tf.errors.InternalError(
-            None, None, f"Device ordinal {ordinal} not in device configuration list."
+        tf_logging.warn(
+            f"No IPU device was configured for /device:IPU:{ordinal}, creating a device with a "
+            "single IPU."
         )
+        return config_pb2.IpuOptions.DeviceConfig(auto_count=1)
     return options.device_config[ordinal]
 
 
