@@ -149,6 +149,7 @@ class Computation:
             else:
                 bound.append(input_value(number, item.tensor.dtype, value.shape))
         plan = make_plan(self.graph, bound)
+        plan.feed_whole_elements()
         tensors = [item.name for item in self.inputs if item.variable is None]
         return PlannedComputation(
             self, plan, len(tensors), names.name_slots(plan, tensors, self.output_names)

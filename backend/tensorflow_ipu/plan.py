@@ -136,6 +136,25 @@ class Plan:
                     yield from branch.iter_items()
             yield item
 
+    def feed_whole_elements(self) -> None:
+        """Give the segment that reads a part of an infeed's element the rest of it too.
+
+        A program takes whole elements, as callers of its file send them.
+        """
+        for item in self.iter_items():
+            if not isinstance(item, Dequeue):
+                continue
+            for segment in self.iter_segments():
+                fed = [source for source, _ in segment.inputs]
+                if any(slot in fed for slot in item.slots):
+                    with segment.graph.as_default():
+                        segment.inputs += [
+                            (slot, tf.compat.v1.placeholder(slot.dtype, slot.shape))
+                            for slot in item.slots
+                            if slot not in fed
+                        ]
+                    break
+
     def iter_segments(self) -> Iterator[Segment]:
         """Yield the segments."""
         return (item for item in self.iter_items() if isinstance(item, Segment))

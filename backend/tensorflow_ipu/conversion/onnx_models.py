@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import onnx
 import tensorflow as tf
 from onnxgraph import iter_nodes
@@ -50,6 +51,7 @@ def to_onnx(
     _rename(
         model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
     )
+    _add_unread(model.graph, inputs)
     _check_operators(model)
     if any(node.domain == _CHIP_DOMAIN for node in iter_nodes(model.graph)):
         del model.opset_import[1:]
@@ -98,10 +100,16 @@ def _rename(model: onnx.ModelProto, inputs: Mapping[str, str], outputs: Mapping[
     for node in iter_nodes(graph):
         node.input[:] = [rename(name) for name in node.input]
         node.output[:] = [rename(name) for name in node.output]
-    known = {value.name for value in graph.input}
-    for name in inputs.values():
-        if name not in known:
-            raise IpuError(f"input {name!r} was lost in the conversion")
+
+
+def _add_unread(graph: onnx.GraphProto, inputs: Mapping[str, tf.Tensor]) -> None:
+    """Add the inputs that no operator reads, which tf2onnx leaves out."""
+    present = {value.name for value in graph.input}
+    for name, tensor in inputs.items():
+        if name not in present:
+            dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype.as_numpy_dtype))
+            shape = tensor.shape.as_list()
+            graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, shape))
 
 
 def _check_operators(model: onnx.ModelProto) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import names
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.files.executable_description import UNHASHED
 from tensorflow_ipu.plan import Dequeue, Enqueue, Plan, Segment, Slot
@@ -251,31 +250,7 @@ def write_segment(planned: Any, segment: Segment, values: Mapping[str, Array], p
     from tensorflow_ipu.files.popef_files import write_executable
 
     model = SegmentModel.make(planned, segment)
-    add_unused_inputs(planned, model.model)
     weights = {name: values[name] for name in model.weights}
     stored = compile_stored(planned, model, weights)
     description = dataclasses.replace(stored.description, name=UNHASHED)
     write_executable(dataclasses.replace(stored, description=description), path)
-
-
-def add_unused_inputs(planned: Any, model: Any) -> None:
-    """Add inputs for tensors of the model's infeeds that no operator reads.
-
-    Callers of the file send whole elements, as they do on the real stack.
-
-    Args:
-        planned: The computation.
-        model: The ONNX model of its main segment, which is changed.
-    """
-    from onnx import helper
-
-    present = {value.name for value in model.graph.input}
-    for item in planned.plan.iter_items():
-        if not isinstance(item, Dequeue):
-            continue
-        labels = [names.slot_name(planned.names, slot) for slot in item.slots]
-        for label, slot in zip(labels, item.slots, strict=True):
-            if label not in present:
-                dtype = helper.np_dtype_to_tensor_dtype(np.dtype(slot.dtype.as_numpy_dtype))
-                value = helper.make_tensor_value_info(label, dtype, slot.shape.as_list())
-                model.graph.input.append(value)
