@@ -323,8 +323,8 @@ class IPUIterator:
         Args:
             dataset: A data set of the same element_spec.
         """
-        self._queue._dataset = dataset  # noqa: SLF001
-        self._queue.initializer  # noqa: B018 - in eager mode reading it begins the data set
+        self._infeed_queue._dataset = dataset  # noqa: SLF001
+        self._infeed_queue.initializer  # noqa: B018 - in eager mode reading it begins it
 
     def __iter__(self) -> IPUIterator:
         return self

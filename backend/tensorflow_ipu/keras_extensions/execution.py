@@ -155,7 +155,10 @@ class _Run:
         self.replicas = model._get_replication_factor()
         self.steps_per_execution = handler.steps_per_execution_value
         self.callbacks = self._make_callbacks(callbacks, verbose)
-        self.is_asynchronous = model._asynchronous_callbacks and not self.accumulates
+        # Neither sums of many steps nor synthetic data have results of each step.
+        self.is_asynchronous = model._asynchronous_callbacks and not (
+            self.accumulates or model._use_synthetic_data
+        )
 
     def execute(self) -> None:
         """Run all steps, with callbacks."""
@@ -223,6 +226,8 @@ class _Run:
             if self.is_stopped():
                 break
         if thread is not None:
+            if self.is_stopped():
+                thread.cancel()
             thread.join()
             self.keep_polled(thread)
 
@@ -255,7 +260,10 @@ class _Run:
     def _take_results(self, outfeed: Any) -> Any:
         """Return what an execution has enqueued: zeros where the data is synthetic."""
         if self.model._use_synthetic_data:
-            return outfeed.make_zeros(self.steps_per_execution, self.replicas)
+            axes = [self.steps_per_execution, *([self.replicas] if self.replicas > 1 else [])]
+            return tf.nest.map_structure(
+                lambda spec: tf.zeros([*axes, *spec.shape], spec.dtype), outfeed._structure
+            )
         return outfeed.dequeue()
 
 

@@ -73,8 +73,7 @@ class PollingThread(threading.Thread):
     def _poll(self) -> None:
         step = 0
         while step < self._num_steps and not self.cancelled():
-            # The queue has no structure before the first execution is traced.
-            results = self._outfeed.dequeue() if self._outfeed.enqueued else ()
+            results = self._outfeed.dequeue()
             num_results = _count_results(results)
             for index in range(num_results):
                 self._pass_on(step + index, _take(results, index))
