@@ -236,6 +236,7 @@ docs: .venv/dev
 	$(BIN)/python docs/make_popart_stubs.py
 	$(BIN)/python docs/make_commands.py
 	$(BIN)/python docs/make_popart.py
+	$(BIN)/python docs/make_tensorflow.py
 	$(BIN)/python docs/make_tables.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .ci/mkdocs.yml
 

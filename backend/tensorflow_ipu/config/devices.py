@@ -159,6 +159,8 @@ class Device:
         from popart import SessionOptions, poplar_exception
         from popart.options.checks import check_engine_options
 
+        if flags.read_flags().help:
+            tf_logging.info(flags.describe())
         options = SessionOptions()
         options.enableReplicatedGraphs = self.replicas > 1
         options.replicatedGraphCount = self.replicas
