@@ -301,8 +301,8 @@ proto: .venv/python
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]' $(SDK_NAMES) \
 	    --editable './backend/tensorflow_ipu[cpu]'
-	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
-	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
+	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu; and Triton's server.
+	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0 nvidia-pytriton==0.7.0
 
 # What Graphcore's tests import: scipy (BSD-3, 100 MB).
 .venv/tensorflow/conformance: .venv/tensorflow
