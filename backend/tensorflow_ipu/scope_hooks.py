@@ -15,6 +15,8 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from tensorflow_ipu.eager_operations import current_ordinal
+
 _scopes = threading.local()
 
 
@@ -31,7 +33,6 @@ def enter(strategy: Any) -> Iterator[None]:
     Args:
         strategy: The IPUStrategy.
     """
-    _install()
     if not hasattr(_scopes, "entered"):
         _scopes.entered = []
     _scopes.entered.append(strategy)
@@ -53,16 +54,23 @@ def _keras(name: str, strategy: Any) -> None:
     getattr(keras_extensions, name, lambda _: None)(strategy)
 
 
-def _install() -> None:
-    """Make calls of tf.functions and iterators of data sets ask for the strategy; once."""
+def install() -> None:
+    """Make calls of tf.functions and iterators of data sets ask where they run; once."""
     if getattr(polymorphic_function.Function, "_ipu_hooked", False):
         return
     polymorphic_function.Function._ipu_hooked = True  # noqa: SLF001
     call = polymorphic_function.Function.__call__
 
     def call_on_ipu(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly() or self._run_functions_eagerly:
+            return call(self, *args, **kwargs)
+        ordinal = current_ordinal()
+        if ordinal is not None:
+            from tensorflow_ipu.ipu_strategy import run_on_ipu
+
+            return run_on_ipu(self, args, kwargs, ordinal)
         strategy = current_strategy()
-        if strategy is None or not tf.executing_eagerly() or not self._jit_compile:
+        if strategy is None or not self._jit_compile:
             return call(self, *args, **kwargs)
         return strategy.run(self, args, kwargs)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.framework import importer
 
-from tensorflow_ipu import launching, markers
+from tensorflow_ipu import eager_operations, launching, markers, scope_hooks
 from tensorflow_ipu.execution import Computation, Input
 from tensorflow_ipu.feeds import ipu_infeed_queue as feeds
 
@@ -32,6 +32,8 @@ def install() -> None:
         return
     base._ipu_hooked = True  # noqa: SLF001
     tf.config.set_soft_device_placement(True)
+    eager_operations.install()
+    scope_hooks.install()
     tf.compat.v1.enable_control_flow_v2()
     make, run = base.__init__, base.run
 

@@ -63,3 +63,25 @@ def test_float64_is_refused(strategy):
 
     with pytest.raises(TypeError, match="Unsupported data type for input: float64"):
         strategy.run(function, [tf.ones([2], tf.float64)])
+
+
+def test_eager_operators_placed_on_an_ipu_are_compiled(ipus, compiled):
+    ipus()
+    square = np.array([[1, 2], [3, 4]], np.float32)
+    x = tf.constant(square)
+    with tf.device("/device:IPU:0"):
+        np.testing.assert_allclose(tf.matmul(x, x), square @ square)
+        assert compiled() == 1
+        first, second = tf.split(x, 2, axis=1)
+        np.testing.assert_array_equal(tf.concat([second, first], 1), square[:, ::-1])
+        np.testing.assert_array_equal(tf.nn.top_k(x, 1).indices, [[1], [1]])
+
+        @tf.function
+        def function(value):
+            return tf.nn.relu(value - 2)
+
+        before = compiled()
+        np.testing.assert_array_equal(function(x), np.maximum(square - 2, 0))
+        assert compiled() == before + 1
+    x @ x
+    assert compiled() == before + 1
