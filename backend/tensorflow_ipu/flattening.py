@@ -305,6 +305,10 @@ class Flattener:
         if constant is not None:
             return [Value(constant=constant)]
         if self._counts(operation, values):
+            constants = [value.constant for value in values if isinstance(value, Value)]
+            if all(constant is not None for constant in constants):
+                arrays = [_constant_array(constant) for constant in constants]
+                return [Value(constant=array) for array in _compute(operation, arrays)]
             return self._count(operation, values)
         with self._in_graph():
             graph = tf.compat.v1.get_default_graph()
@@ -543,6 +547,16 @@ def _fold_shape(operation: tf.Operation, values: Sequence[Bound]) -> Array | Non
     if operation.type == "Size":
         return np.array(shape.num_elements(), dtype)
     return np.array(shape.as_list(), dtype)
+
+
+def _compute(operation: tf.Operation, arrays: Sequence[Array]) -> list[Array]:
+    """Return the results of an operator of constants, computed by TensorFlow on the host."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.device(None):
+        copy = _copy(graph, operation, [tf.constant(array) for array in arrays])
+    copy._set_device("")  # noqa: SLF001
+    with tf.compat.v1.Session(graph=graph) as session:
+        return list(session.run(list(copy.outputs)))
 
 
 def _is_scalar_constant(value: Value) -> bool:
