@@ -50,10 +50,27 @@ def expand(
     """
     from tensorflow_ipu.conversion import expansions  # noqa: F401 - they register themselves
 
-    new = tf.Graph()
-    with new.as_default(), tf.control_dependencies(None):
-        tensors = _write(graph, [*inputs, *outputs], new, {})
-    return new, [tensors[_key(x)] for x in inputs], [tensors[_key(x)] for x in outputs]
+    for number in range(_MAX_PASSES):
+        new = tf.Graph()
+        new._ipu_pass = number  # noqa: SLF001
+        with new.as_default(), tf.control_dependencies(None):
+            tensors = _write(graph, [*inputs, *outputs], new, {})
+        inputs, outputs = ([tensors[_key(x)] for x in values] for values in (inputs, outputs))
+        graph = new
+        if not _has_expansions(graph):
+            break
+    return graph, list(inputs), list(outputs)
+
+
+_MAX_PASSES: Final = 4
+"""Passes of expansion: some expansions have operators that are expanded themselves."""
+
+
+def _has_expansions(graph: tf.Graph) -> bool:
+    """Return whether a graph, or a function of it, still has operators with an expansion."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    return any(node.op in EXPANSIONS for node in nodes)
 
 
 def _key(tensor: tf.Tensor) -> str:
@@ -106,7 +123,8 @@ def _write_operation(
 ) -> Sequence[tf.Tensor]:
     expansion = EXPANSIONS.get(operation.type)
     if expansion is not None:
-        with tf.name_scope(f"{operation.name}/"):
+        # The number keeps new names apart from those that another pass has made.
+        with tf.name_scope(f"{operation.name}/expanded{new._ipu_pass}/"):  # noqa: SLF001
             results = expansion(operation, inputs)
         if results is not NotImplemented:
             results = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -175,6 +193,7 @@ def _expand_function(graph: tf.Graph, name: str, new: tf.Graph) -> str:
     """Add an expanded function to a graph, and return its name."""
     body = open_function(graph, name)
     expanded = func_graph.FuncGraph(f"{name}_expanded")
+    expanded._ipu_pass = new._ipu_pass  # noqa: SLF001
     with expanded.as_default():
         tensors: dict[str, tf.Tensor] = {}
         for value in body.inputs:
@@ -206,3 +225,21 @@ def open_function(graph: tf.Graph, name: str) -> Any:
         definition = function.definition
     with graph.as_default():
         return function_def_to_graph.function_def_to_graph(definition)
+
+
+def write_body(body: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Write the operations of a function into the current graph.
+
+    Args:
+        body: Graph of the function.
+        values: Its arguments, tensors that the current graph can read.
+
+    Returns:
+        Its results.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_ipu_pass"):
+        graph._ipu_pass = _MAX_PASSES  # noqa: SLF001
+    tensors = {_key(old): value for old, value in zip(body.inputs, values, strict=True)}
+    _write(body, body.outputs, graph, tensors)
+    return [tf.identity(tensors[_key(output)]) for output in body.outputs]

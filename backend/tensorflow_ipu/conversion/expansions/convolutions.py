@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu.conversion.expanding import expands
+from tensorflow_ipu.conversion.expanding import copy_operation, expands
 
 
 @expands("BatchNormWithGlobalNormalization")
@@ -42,3 +42,68 @@ def _depthwise_input(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     return tf.raw_ops.Conv2DBackpropInput(
         input_sizes=shape, filter=dense, out_backprop=value, **options
     )
+
+
+@expands("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+def _fused_batch_norm(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Statistics of the batch are computed in float. Without them the operator stays, and its
+    further outputs are what it is given."""
+    value, scale, offset, mean, variance = inputs
+    unused = [tf.zeros([])] * (len(operation.outputs) - _STATISTICS)
+    if not operation.get_attr("is_training"):
+        copied = copy_operation(operation, inputs, tf.compat.v1.get_default_graph())
+        return [copied[0], mean, variance, mean, variance, *unused]
+    channels = 1 if operation.get_attr("data_format").startswith(b"NC") else value.shape.rank - 1
+    axes = [axis for axis in range(value.shape.rank) if axis != channels]
+    wide = tf.cast(value, tf.float32)
+    center = tf.reduce_mean(wide, axes, keepdims=True)
+    spread = tf.reduce_mean(tf.math.squared_difference(wide, center), axes, keepdims=True)
+    factor = tf.math.rsqrt(spread + operation.get_attr("epsilon"))
+    factor *= tf.reshape(scale, center.shape)
+    result = (wide - center) * factor + tf.reshape(offset, center.shape)
+    batch_mean, batch_variance = (tf.reshape(x, [-1]) for x in (center, spread))
+    count = value.shape.num_elements() // batch_mean.shape[0]
+    moved = [batch_mean, batch_variance * (count / max(count - 1, 1))]
+    part = operation.get_attr("exponential_avg_factor") if unused else 1.0
+    if part != 1.0:
+        old = (mean, variance)
+        moved = [x * (1.0 - part) + y * part for x, y in zip(old, moved, strict=True)]
+    return [tf.cast(result, value.dtype), *moved, batch_mean, batch_variance, *unused]
+
+
+_STATISTICS = 5
+"""Number of outputs of a batch norm without those for gradients."""
+
+
+@expands("Conv2DBackpropInput", "Conv3DBackpropInputV2")
+def _transposed(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """A transposed convolution whose result is larger than what the filter reaches has zeros at
+    its end: ONNX has no such padding."""
+    kernel, value = inputs[1:]
+    size = operation.outputs[0].shape
+    letters = operation.get_attr("data_format").decode()
+    padding = operation.get_attr("padding").decode()
+    if not size.is_fully_defined() or padding == "EXPLICIT":
+        return NotImplemented
+    full, cuts, pads = list(size), [0] * len(letters), [[0, 0] for _ in letters]
+    for place, letter in enumerate(letter for letter in letters if letter not in "NC"):
+        axis = letters.index(letter)
+        stride, dilation = (operation.get_attr(name)[axis] for name in ("strides", "dilations"))
+        reach = (kernel.shape[place] - 1) * dilation + 1
+        full[axis] = (value.shape[axis] - 1) * stride + reach
+        if padding == "SAME":
+            steps = -(-size[axis] // stride) - 1
+            cuts[axis] = max(steps * stride + reach - size[axis], 0) // 2
+        pads[axis][1] = max(size[axis] + cuts[axis] - full[axis], 0)
+    if not any(last for _, last in pads):
+        return NotImplemented
+    result = getattr(tf.raw_ops, operation.type)(
+        input_sizes=full,
+        filter=kernel,
+        out_backprop=value,
+        strides=operation.get_attr("strides"),
+        dilations=operation.get_attr("dilations"),
+        padding="VALID",
+        data_format=letters,
+    )
+    return tf.slice(tf.pad(result, pads), cuts, list(size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu.conversion.expanding import expands
@@ -170,3 +171,87 @@ def _roll(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
         head, tail = tf.split(value, [cut, size - cut], axis=axis)
         value = tf.concat([tail, head], axis=axis)
     return value
+
+
+@expands("IsInf")
+def _is_inf(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    return tf.equal(tf.abs(inputs[0]), tf.constant(np.inf, inputs[0].dtype))
+
+
+@expands("FloorMod")
+def _floor_mod(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """The remainder with the sign of the divisor."""
+    if inputs[0].dtype.is_floating:
+        return NotImplemented
+    outputs = [(inputs[0].dtype, operation.outputs[0].shape)]
+    return chip_operator("Mod", inputs, outputs, {"fmod": 0}, "")[0]
+
+
+@expands("FloorDiv")
+def _floor_div(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """ONNX divides whole numbers towards zero: without the remainder both are the same."""
+    x, y = inputs
+    if x.dtype.is_floating:
+        return NotImplemented
+    return tf.truncatediv(x - tf.math.floormod(x, y), y)
+
+
+_UNSIGNED = {tf.int8: tf.uint8, tf.int16: tf.uint16, tf.int32: tf.uint32, tf.int64: tf.uint32}
+
+
+@expands("LeftShift", "RightShift")
+def _shift(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Shift the bits without their sign; to the right, those of a negative number inverted."""
+    shape = operation.outputs[0].shape
+    x, amount = (tf.broadcast_to(value, shape) for value in inputs)
+    kind = x.dtype
+    unsigned = _UNSIGNED.get(kind, kind)
+    count = tf.cast(amount, unsigned)
+    if operation.type == "LeftShift" or unsigned == kind:
+        direction = operation.type.removesuffix("Shift").upper()
+        return tf.cast(_shift_bits(tf.cast(x, unsigned), count, direction), kind)
+    is_negative = x < 0
+    bits = tf.where(is_negative, tf.bitwise.invert(x), x)
+    moved = tf.cast(_shift_bits(tf.cast(bits, unsigned), count, "RIGHT"), kind)
+    return tf.where(is_negative, tf.bitwise.invert(moved), moved)
+
+
+def _shift_bits(bits: Any, count: Any, direction: str) -> Any:
+    outputs = [(bits.dtype, bits.shape)]
+    return chip_operator("BitShift", [bits, count], outputs, {"direction": direction}, "")[0]
+
+
+@expands("BiasAdd")
+def _bias_add(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    value, bias = inputs
+    if operation.get_attr("data_format") != b"NCHW":
+        return NotImplemented
+    return value + tf.reshape(bias, [-1, *[1] * (value.shape.rank - 2)])
+
+
+@expands("OneHot")
+def _one_hot(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Compare with the numbers of the classes: indices out of range hit none."""
+    indices, depth, on_value, off_value = inputs
+    count = tf.get_static_value(depth)
+    if count is None or indices.shape.rank is None:
+        return NotImplemented
+    axis = operation.get_attr("axis")
+    axis = indices.shape.rank if axis == -1 else axis
+    classes = [1] * (indices.shape.rank + 1)
+    classes[axis] = int(count)
+    numbers = tf.constant(np.arange(int(count)).reshape(classes), indices.dtype)
+    return tf.where(tf.equal(tf.expand_dims(indices, axis), numbers), on_value, off_value)
+
+
+@expands("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+def _integer_product(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Products of whole numbers are summed as such: float would round them."""
+    left, right = inputs
+    if left.dtype not in (tf.int32, tf.int64):
+        return NotImplemented
+    names = ("transpose_a", "transpose_b") if operation.type == "MatMul" else ("adj_x", "adj_y")
+    flags = [operation.get_attr(name) for name in names]
+    left = tf.linalg.matrix_transpose(left) if flags[0] else left
+    right = tf.linalg.matrix_transpose(right) if flags[1] else right
+    return tf.reduce_sum(left[..., :, :, None] * right[..., None, :, :], axis=-2)

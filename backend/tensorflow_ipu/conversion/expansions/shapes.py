@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu.conversion.expanding import expands
+from tensorflow_ipu.conversion.expanding import expands, open_function, write_body
 
 
 @expands("Shape", "Size", "Rank")
@@ -186,3 +186,89 @@ def _invert_permutation(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     places = tf.range(count, dtype=inputs[0].dtype)
     hits = tf.equal(inputs[0][None, :], places[:, None])
     return tf.reduce_sum(tf.where(hits, places[None, :], tf.zeros([], places.dtype)), axis=1)
+
+
+@expands("MirrorPad")
+def _mirror_pad(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Gather along each axis by the numbers of a padded axis."""
+    value, paddings = inputs
+    sizes = tf.get_static_value(paddings)
+    if sizes is None or not value.shape.is_fully_defined():
+        return NotImplemented
+    mode = operation.get_attr("mode").decode().lower()
+    for axis, pair in enumerate(sizes.tolist()):
+        if any(pair):
+            places = np.pad(np.arange(value.shape[axis]), pair, mode=mode)
+            value = tf.gather(value, tf.constant(places, tf.int32), axis=axis)
+    return value
+
+
+@expands("ScatterNd")
+def _scatter(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Updates of one place are added up."""
+    indices, updates, shape = inputs
+    size = tf.get_static_value(shape)
+    if size is None or updates.dtype == tf.bool:
+        return NotImplemented
+    return tf.tensor_scatter_nd_add(tf.zeros(size, updates.dtype), indices, updates)
+
+
+@expands("StridedSlice")
+def _strided_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """A slice without new or dropped axes, and a reshape."""
+    value, shape = inputs[0], operation.outputs[0].shape
+    masks = [operation.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis")]
+    bounds = [tf.get_static_value(tensor) for tensor in inputs[1:]]
+    if not any(masks) or any(bound is None for bound in bounds):
+        return NotImplemented
+    if not (value.shape.is_fully_defined() and shape.is_fully_defined()):
+        return NotImplemented
+    index = [
+        part
+        for part in _read_slices(operation, [bound.tolist() for bound in bounds])
+        if part is not None
+    ]
+    if Ellipsis in index:
+        place = index.index(Ellipsis)
+        index[place : place + 1] = [slice(None)] * (value.shape.rank - len(index) + 1)
+    parts = [slice(part, part + 1 or None) if isinstance(part, int) else part for part in index]
+    return tf.reshape(value[tuple(parts)], shape)
+
+
+@expands("Bincount", "DenseBincount")
+def _bincount(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Count, or add up the weights of, the numbers that equal each bin's."""
+    numbers, size, weights = inputs
+    count = tf.get_static_value(size)
+    if count is None or weights.shape.num_elements() is None:
+        return NotImplemented
+    hits = tf.equal(numbers[..., None], tf.range(int(count), dtype=numbers.dtype))
+    if operation.type == "Bincount":
+        hits = tf.reshape(hits, [-1, int(count)])
+        weights = tf.reshape(weights, [-1])
+    kind = operation.outputs[0].dtype
+    if operation.type == "DenseBincount" and operation.get_attr("binary_output"):
+        return tf.cast(tf.reduce_any(hits, axis=-2), kind)
+    if weights.shape.num_elements():
+        parts = tf.where(hits, weights[..., None], tf.zeros([], weights.dtype))
+        return tf.cast(tf.reduce_sum(parts, axis=-2), kind)
+    return tf.cast(tf.reduce_sum(tf.cast(hits, tf.int32), axis=-2), kind)
+
+
+@expands("Case", "StatelessCase")
+def _case(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Nested choices between two; numbers out of range choose the last branch."""
+    number, values = inputs[0], inputs[1:]
+    names = [function.name for function in operation.get_attr("branches")]
+    bodies = [open_function(operation.graph, name) for name in names]
+
+    def choose(place: int) -> Any:
+        if place == len(bodies) - 1:
+            return write_body(bodies[place], values)
+        return tf.cond(
+            tf.equal(number, place),
+            lambda: write_body(bodies[place], values),
+            lambda: choose(place + 1),
+        )
+
+    return choose(0)
