@@ -255,3 +255,12 @@ def _integer_product(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     left = tf.linalg.matrix_transpose(left) if flags[0] else left
     right = tf.linalg.matrix_transpose(right) if flags[1] else right
     return tf.reduce_sum(left[..., :, :, None] * right[..., None, :, :], axis=-2)
+
+
+@expands("Log")
+def _log(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """tf2onnx casts all but float to float, and half not at all."""
+    value = inputs[0]
+    if value.dtype != tf.float16:
+        return NotImplemented
+    return chip_operator("Log", [value], [(value.dtype, value.shape)], {}, "")[0]
