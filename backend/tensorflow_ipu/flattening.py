@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
 
 from popef._tools.arrays import Array
-from tensorflow_ipu import markers, variable_operators
+from tensorflow_ipu import markers, placement, variable_operators
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.graphs import find_effects, function_graph, needed_operations, passed_through
 from tensorflow_ipu.plan import (
@@ -277,6 +277,7 @@ class Flattener:
             return values
         if kind == "Const":
             return [Value(constant=operation)]
+        self._choose_side(operation)
         if kind in _CALLS:
             return self.inline(function_graph(graph, operation, "f"), values)
         if kind in _LOOPS:
@@ -294,6 +295,18 @@ class Flattener:
             with self._in_graph():
                 return list(rule(self, operation, values))
         return self._emit_operator(operation, values)
+
+    def _choose_side(self, operation: tf.Operation) -> None:
+        """End the segment if the host computes the operation and not the segment, or the other
+        way round."""
+        if self._depth:
+            return
+        on_host = placement.OUTSIDE in operation.node_def.attr
+        if on_host and self._segment is None:
+            self._segment = Segment(tf.Graph(), on_host=True)
+        elif self._segment is not None and self._segment.on_host != on_host:
+            self._close()
+            self._segment = Segment(tf.Graph(), on_host=on_host)
 
     def _handle(self, operation: tf.Operation) -> Variable:
         name = operation.get_attr("shared_name").decode() or operation.name
@@ -313,6 +326,9 @@ class Flattener:
         with self._in_graph():
             graph = tf.compat.v1.get_default_graph()
             copy = _copy(graph, operation, [self.use(value) for value in values])
+            for tensor, source in zip(copy.outputs, operation.outputs, strict=True):
+                if tensor.shape.rank is None:  # of a Python function, say
+                    tensor.set_shape(source.shape)
             segment = self._target()
             return [Value(tensor, segment) for tensor in copy.outputs]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import markers, variable_operators
+from tensorflow_ipu import markers, placement, variable_operators
 
 
 def function_graph(graph: Any, operation: tf.Operation, attribute: str, number: int = 0) -> Any:
@@ -56,9 +56,10 @@ def find_effects(graph: Any) -> bool:
 
 
 def _has_effect(operation: tf.Operation) -> bool:
-    return operation.type in variable_operators.WRITERS or markers.kind_of(operation) in (
-        markers.DEQUEUE,
-        markers.ENQUEUE,
+    return (
+        operation.type in variable_operators.WRITERS
+        or placement.OUTSIDE in operation.node_def.attr
+        or markers.kind_of(operation) in (markers.DEQUEUE, markers.ENQUEUE)
     )
 
 

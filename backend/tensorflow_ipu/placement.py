@@ -10,6 +10,8 @@ SHARD: Final = "_ipu_shard"
 """Attribute with the number of an operator's IPU, as text."""
 STAGE: Final = "_ipu_stage"
 """Attribute with the number of an operator's pipeline stage, as text."""
+OUTSIDE: Final = "_ipu_outside"
+"""Attribute of operations that the host computes within a computation."""
 
 
 def find_places(graph: tf.Graph) -> dict[str, tuple[int, int | None]]:

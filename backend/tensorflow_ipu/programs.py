@@ -64,7 +64,9 @@ def prepare(planned: PlannedComputation, segment: Segment, variables: VariableVa
 
 
 class HostProgram:
-    """A segment that the host computes: it counts loops, copies, or has single numbers only.
+    """A segment that the host computes.
+
+    It is outside the compilation, counts loops, copies, or has single numbers only.
 
     The real stack computes such graphs on the host too, and writes no executable for them.
     """
@@ -73,20 +75,32 @@ class HostProgram:
         definition = segment.graph.as_graph_def()
         sources = [tensor.name for _, tensor in segment.inputs]
         targets = [tensor.name for _, tensor in segment.outputs]
+        effects = [
+            operation.name
+            for operation in segment.graph.get_operations()
+            if operation.op_def.is_stateful and operation.type != "Placeholder"
+        ]
 
         def compute(*tensors: tf.Tensor) -> Any:
             mapping = dict(zip(sources, tensors, strict=True))
-            return tf.import_graph_def(definition, mapping, targets, name="")
+            found = tf.import_graph_def(definition, mapping, [*targets, *effects], name="")
+            with tf.control_dependencies(found[len(targets) :]):
+                return [tf.identity(tensor) for tensor in [*found[: len(targets)], tf.constant(0)]]
 
         signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for _, tensor in segment.inputs]
         with context.eager_mode(), tf.device("/device:CPU:0"):
             self._function = tf.compat.v1.wrap_function(compute, signature)
 
     def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
-        """Return the values of the segment's outputs; they are the same on all replicas."""
+        """Return the values of the segment's outputs for each replica's inputs."""
         with context.eager_mode(), tf.device("/device:CPU:0"):
-            tensors = self._function(*(tf.constant(value) for value in inputs[0]))
-            return [[tensor.numpy() for tensor in tensors]] * len(inputs)
+            return [
+                [
+                    tensor.numpy()
+                    for tensor in self._function(*(tf.constant(value) for value in replica))[:-1]
+                ]
+                for replica in inputs
+            ]
 
 
 @dataclass(slots=True)

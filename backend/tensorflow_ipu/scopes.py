@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.placement import SHARD
+from tensorflow_ipu.placement import OUTSIDE, SHARD
 
 
 @contextlib.contextmanager
@@ -93,10 +93,6 @@ def partials_type(override_type: Any) -> Iterator[None]:
         raise ValueError(f"Only support float16, float32 as partials types, found {dtype.name}")
     with _attribute_scope("_ipu_partials_type", "half" if dtype == tf.float16 else "float"):
         yield
-
-
-OUTSIDE = "_ipu_outside"
-"""Attribute of operations that the host computes within a computation."""
 
 
 @contextlib.contextmanager

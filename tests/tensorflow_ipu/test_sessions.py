@@ -187,3 +187,30 @@ def test_a_second_process_loads_what_the_first_one_compiled(ipus, compiled, grap
     assert compiled() == 1
     assert execution.counters.loaded == loaded + 1
     assert len(list((tmp_path / "made").glob("*.poplar_exec"))) == 1
+
+
+def test_the_host_computes_what_is_outside_the_compilation(ipus, compiled, graph):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [2, 2])
+    seen = []
+
+    def look(value):
+        seen.append(value.copy())
+        return value[::-1]
+
+    def body(value):
+        product = value @ value
+        with ipu.scopes.outside_compilation_scope():
+            turned = tf.numpy_function(look, [product], tf.float32)
+            turned.set_shape([2, 2])
+        return turned + 1
+
+    [result] = compile_on_ipu(ipu, lambda value: ipu.loops.repeat(2, body, [value]), [x])
+    expected, products = SQUARE, []
+    for _ in range(2):
+        products.append(expected @ expected)
+        expected = products[-1][::-1] + 1
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(result, {x: SQUARE}), expected)
+    np.testing.assert_allclose(seen, products)
+    assert compiled() == 2
