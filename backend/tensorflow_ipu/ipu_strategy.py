@@ -26,7 +26,7 @@ _UNSUPPORTED: Final = (tf.float64,)
 _COMPILED: Final = (polymorphic_function.Function, concrete_function.ConcreteFunction)
 
 
-class IPUStrategyV1(distribute_lib.StrategyV1, KerasExtensions):
+class IPUStrategyV1(distribute_lib.StrategyV1, KerasExtensions):  # type: ignore[misc] # mypy sees no TensorFlow
     """Runs functions on an IPU; variables made in its scope lie there."""
 
     def __init__(
@@ -50,7 +50,7 @@ class IPUStrategyV1(distribute_lib.StrategyV1, KerasExtensions):
         self.enable_keras_extensions = enable_keras_extensions
 
     @contextlib.contextmanager
-    def scope(self) -> Iterator[Any]:  # type: ignore[override]
+    def scope(self) -> Iterator[Any]:
         """Enter the strategy's scope.
 
         Yields:

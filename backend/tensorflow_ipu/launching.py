@@ -171,7 +171,7 @@ def launch(
         except Exception as error:
             keep_error(error)
             raise
-        return [*results, *(variables[key] for key in changed)] or [np.False_]
+        return [*results, *(variables[key] for key in changed)] or [np.array(False)]
 
     outputs = computation.graph.outputs
     with tf.device(None), tf.device("/device:CPU:0"), _host_operations():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,7 +115,7 @@ class DeviceSegment:
     results: list[int]
     """For each output of the segment the place among the program's output streams."""
     result_types: list[Any]
-    weights: dict[str, int]
+    weights: Mapping[str, int]
     """Place among the segment's inputs of each streamed weight, by its name."""
     held: dict[str, Array] = field(default_factory=dict)
     """Arrays of the weights that the device has. They are kept, so that TensorFlow has to give a

@@ -175,7 +175,7 @@ def _is_placed(operation: tf.Operation) -> bool:
         return False
     if markers.kind_of(operation) is not None:
         return True
-    return tf.DeviceSpec.from_string(operation.device or "").device_type == "IPU"
+    return str(tf.DeviceSpec.from_string(operation.device or "").device_type) == "IPU"
 
 
 def _initial_operations(graph: tf.Graph) -> set[str]:
