@@ -11,10 +11,13 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 MODULES: Final = {
     "tensorflow.python.distribute.distribution_strategy_context": (
@@ -47,9 +50,26 @@ ATTRIBUTES: Final = {
         "switch_case": "tensorflow.python.ops.control_flow_switch_case",
         "while_loop": "tensorflow.python.ops.while_loop",
     },
+    "tf_keras.src.engine.base_layer": {
+        "KerasExtension": "tensorflow_ipu.keras_extensions.delegation",
+        "check_if_extension_delegate_exists": "tensorflow_ipu.keras_extensions.delegation",
+        "extension_delegate": "tensorflow_ipu.keras_extensions.delegation",
+        "extension_delegate_if_exists": "tensorflow_ipu.keras_extensions.delegation",
+    },
     "tensorflow.python.ops.nn": {"dynamic_rnn": "tensorflow.python.ops.rnn"},
 }
 """Former attributes of modules, and the modules that have them today."""
+SUBMODULES: Final = {
+    "tf_keras": {"optimizer_v2": "tf_keras.optimizer_v2"},
+    "tf_keras.utils": {"data_utils": "tf_keras.src.utils.data_utils"},
+}
+"""Former submodules that were there without an import, and what they are today."""
+IMAGES: Final = {
+    "tf_keras.datasets.cifar10": (32, 32, 3),
+    "tf_keras.datasets.fashion_mnist": (28, 28),
+    "tf_keras.datasets.mnist": (28, 28),
+}
+"""Data sets, which are not downloaded, to the shapes of their images."""
 CHECKOUT_FILES: Final = {
     "tensorflow.compiler.tests": "tensorflow/compiler/tests",
     "tensorflow.compiler.tests.xla_test": "tensorflow/compiler/tests/xla_test.py",
@@ -169,3 +189,20 @@ def install(checkout: Path, stubs: Mapping[str, Mapping[str, Any]]) -> None:
         for name, source in attributes.items():
             if not hasattr(module, name):
                 setattr(module, name, getattr(importlib.import_module(source), name))
+    for module_name, submodules in SUBMODULES.items():
+        for name, source in submodules.items():
+            setattr(importlib.import_module(module_name), name, importlib.import_module(source))
+    for module_name, shape in IMAGES.items():
+        vars(importlib.import_module(module_name))["load_data"] = partial(draw_images, shape)
+
+
+def draw_images(shape: tuple[int, ...], *_: Any, **__: Any) -> Any:
+    """Return random images and labels, for training and for tests, in place of a data set's."""
+    generator = np.random.default_rng(0)
+    return tuple(
+        (
+            generator.integers(0, 256, (count, *shape), np.uint8),
+            generator.integers(0, 10, count, np.uint8),
+        )
+        for count in (60000, 10000)
+    )

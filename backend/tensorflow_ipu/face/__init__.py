@@ -4,6 +4,7 @@ Each module is a name here and is imported on first use, also those of `ops` and
 """
 
 from tensorflow_ipu.forwarding import forward_modules
+from tensorflow_ipu.keras_extensions import import_hook
 from tensorflow_ipu.sessions import install
 
 _MODULES = {
@@ -84,3 +85,6 @@ __getattr__, __dir__ = forward_modules(
 )
 
 install()
+
+# `tf.keras.ipu`: Keras itself is not imported.
+import_hook.watch()

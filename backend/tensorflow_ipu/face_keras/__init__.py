@@ -1,21 +1,7 @@
 """Keras for the IPU."""
 
-from tensorflow_ipu.forwarding import forward_modules
+from tensorflow_ipu.forwarding import forward
+from tensorflow_ipu.keras_extensions import import_hook
 
-__ipu__built__ = "1"
-_ROOM = "tensorflow_ipu.keras_extensions"
-
-__getattr__, __dir__ = forward_modules(
-    __name__,
-    {name: f".{name}" for name in ("extensions", "layers", "optimizers")},
-    {
-        "FunctionalLayerPipelineStageAssignment": f"{_ROOM}.assignments",
-        "FunctionalNestedModelPipelineStageAssignment": f"{_ROOM}.assignments",
-        "ModelLayerPipelineStageAssignment": f"{_ROOM}.assignments",
-        "NestedModelPipelineStageAssignment": f"{_ROOM}.assignments",
-        "PipelineStage": f"{_ROOM}.stages",
-        "ReplicatedMetricReductionMethod": f"{_ROOM}.metric_reduction",
-        "SequentialLayerPipelineStageAssignment": f"{_ROOM}.assignments",
-        "SequentialNestedModelPipelineStageAssignment": f"{_ROOM}.assignments",
-    },
-)
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.keras_extensions.keras_ipu")
+import_hook.watch()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -261,14 +262,25 @@ class KerasExtensionBase(Execution):
     def _call_on_ipu(self, args: Any, kwargs: Any) -> Any:
         """Run a call of the model with tensors, in eager mode, as one computation."""
         if self._ipu_call_function is None:
-            # A new name each time: Keras' own `__call__` runs inside, while it is traced.
             function = tf.function(
                 lambda *a, **k: call_original(self, "__call__", *a, **k),
                 jit_compile=True,
                 autograph=False,
             )
             set_untracked(self, _ipu_call_function=function)
+        args, kwargs = tf.nest.map_structure(_as_argument, (args, kwargs))
         return self.distribute_strategy.run(self._ipu_call_function, args, kwargs)
+
+
+def _as_argument(value: Any) -> Any:
+    """Return an array as a tensor, in 32 bits instead of 64, as Keras casts it."""
+    if isinstance(value, np.ndarray):
+        with tf.device("/device:CPU:0"):
+            value = tf.convert_to_tensor(value)
+    if tf.is_tensor(value) and value.dtype == tf.float64:
+        with tf.device("/device:CPU:0"):
+            return tf.cast(value, tf.float32)
+    return value
 
 
 def _outfeeds_are_synthetic() -> bool:

@@ -139,6 +139,24 @@ def without_extensions() -> Iterator[None]:
         _state.disabled = before
 
 
+@contextmanager
+def kept_refusal() -> Iterator[list[Exception]]:
+    """Keep the error with which a saved model is refused, in the list that is returned."""
+    before = getattr(_state, "refusals", None)
+    refusals: list[Exception] = []
+    _state.refusals = refusals
+    try:
+        yield refusals
+    finally:
+        _state.refusals = before
+
+
+def keep_refusal(error: Exception) -> None:
+    """Keep an error for the loader that will drop it."""
+    if getattr(_state, "refusals", None) is not None:
+        _state.refusals.append(error)
+
+
 def extend(instance: Any) -> None:
     """Extend an instance that is made in the scope of an IPUStrategy."""
     if getattr(_state, "disabled", False):

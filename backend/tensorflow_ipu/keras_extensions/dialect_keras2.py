@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tensorflow_ipu.keras_extensions.delegation import without_extensions
+from tensorflow_ipu.keras_extensions.delegation import kept_refusal, without_extensions
 from tensorflow_ipu.keras_extensions.dialects import Dialect, expand_vectors, refuse_generator
 
 
@@ -155,6 +155,8 @@ class Keras2(Dialect):
 
     def trace_network(self, model: Any, inputs: Any) -> Any:
         outputs = self._trace_call(model, inputs)
+        if model.save_spec() is None:
+            model._set_save_spec(inputs)
         if not all(map(self.is_symbolic, tf.nest.flatten(outputs))):
             return None
         return self.make_network(inputs, outputs, f"{model.name}_network")
@@ -239,6 +241,18 @@ class Keras2(Dialect):
             restore(model, decode(self._metadata[model_id].metadata)["config"])
 
         loader._reconstruct_model = reconstruct_model
+        revive = loader._revive_layer_or_model_from_config
+
+        @functools.wraps(revive)
+        def revive_from_config(self: Any, metadata: Any, node_id: Any) -> Any:
+            # The loader takes errors for signs that it must make a model without its class.
+            with kept_refusal() as refusal:
+                revived = revive(self, metadata, node_id)
+            if revived is None and refusal:
+                raise refusal[0]
+            return revived
+
+        loader._revive_layer_or_model_from_config = revive_from_config
 
     def input_specs(self, model: Any) -> list[tf.TensorSpec] | None:
         utilities = import_module("tf_keras.src.saving.legacy.saving_utils")

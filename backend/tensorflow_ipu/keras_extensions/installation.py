@@ -17,6 +17,7 @@ from tensorflow_ipu.keras_extensions.delegation import (
     extend,
     extension_delegate,
     extension_delegate_if_exists,
+    keep_refusal,
     keep_signature,
 )
 from tensorflow_ipu.keras_extensions.dialects import Dialect, loaded_dialects
@@ -140,11 +141,23 @@ def _extend_from_config(owner: Any, dialect: Dialect) -> Any:
         elif issubclass(cls, dialect.sequential_class):
             model = original(cls, config, custom_objects=custom_objects)
         else:
-            stripped = ModelExtension._strip_config(config)
-            model = dialect.construct_subclassed(
-                cls, stripped, lambda: original(cls, stripped, custom_objects=custom_objects)
-            )
+            return _make_subclassed(original, cls, config, custom_objects, dialect)
         _restore(model, config)
         return model
 
     return classmethod(from_config)
+
+
+def _make_subclassed(
+    original: Any, cls: Any, config: Any, custom_objects: Any, dialect: Dialect
+) -> Any:
+    stripped = ModelExtension._strip_config(config)
+    try:
+        model = dialect.construct_subclassed(
+            cls, stripped, lambda: original(cls, stripped, custom_objects=custom_objects)
+        )
+        _restore(model, config)
+    except (NotImplementedError, RuntimeError) as error:
+        keep_refusal(error)
+        raise
+    return model

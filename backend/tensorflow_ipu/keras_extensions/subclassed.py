@@ -31,6 +31,7 @@ class ModelExtension(KerasExtensionBase):
 
     layer_assignment = ModelLayerPipelineStageAssignment
     nested_assignment = NestedModelPipelineStageAssignment
+    __original_class__: type
     _graph_network: Any
     _graph_network_initialized: bool
     _saved_assignment: list[Any]
@@ -174,6 +175,12 @@ class ModelExtension(KerasExtensionBase):
                 "You can specify dtypes to `model.build` by passing in `keras.Input` objects "
                 "instead of plain shapes."
             ) from error
+
+    @accept_any_signature
+    def _assert_weights_created_delegate(self) -> None:
+        # Without a `build` of its own a model may have made its weights in its constructor.
+        if "build" in vars(self.__original_class__):
+            super()._assert_weights_created_delegate()
 
     @accept_any_signature
     def _get_config_delegate(self) -> dict[str, Any]:
