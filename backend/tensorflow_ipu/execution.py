@@ -18,7 +18,7 @@ from popef._tools.arrays import Array
 from tensorflow_ipu import names, placement
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.feeds import queues
-from tensorflow_ipu.flattening import Bound, Value, Variable, input_value, make_plan
+from tensorflow_ipu.flattening import make_plan
 from tensorflow_ipu.plan import (
     Branch,
     Dequeue,
@@ -29,6 +29,7 @@ from tensorflow_ipu.plan import (
     Slot,
     VariableKey,
 )
+from tensorflow_ipu.values import Bound, Value, Variable, input_value
 
 
 @dataclass(slots=True)

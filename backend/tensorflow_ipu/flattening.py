@@ -8,60 +8,34 @@ values with the host become items of the plan, which end the current segment.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import cond_v2, while_v2
 
 from popef._tools.arrays import Array
 from tensorflow_ipu import markers, placement, variable_operators
+from tensorflow_ipu.control_flow import emit_choice, emit_loop
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.graphs import find_effects, function_graph, needed_operations, passed_through
-from tensorflow_ipu.plan import (
-    Branch,
-    Dequeue,
-    Enqueue,
-    Loop,
-    Plan,
-    Segment,
-    Slot,
-    Source,
-    VariableKey,
+from tensorflow_ipu.graphs import function_graph, needed_operations
+from tensorflow_ipu.plan import Dequeue, Enqueue, Item, Plan, Segment, Slot, Source, VariableKey
+from tensorflow_ipu.values import (
+    COUNTER_TYPES,
+    Bound,
+    Value,
+    Variable,
+    compute_operation,
+    constant_array,
+    copy_operation,
+    fold_shape,
+    is_scalar_constant,
 )
 
 _CALLS: Final = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 _LOOPS: Final = frozenset(("While", "StatelessWhile"))
 _CHOICES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _ORDER_ONLY: Final = frozenset(("NoOp", "Assert", "CheckNumerics", "PrintV2", "Print"))
-_COUNTER_TYPES: Final = (tf.int32, tf.int64, tf.bool)
-_DROPPED_ATTRIBUTES: Final = ("_class", "_XlaMustCompile", "_xla_inferred_shapes", "_output_shapes")
-
-
-@dataclass(slots=True, eq=False)
-class Value:
-    """A tensor of the traced graph, as far as the plan has it."""
-
-    tensor: tf.Tensor | None = None
-    """The tensor in the graph of `segment`, or in one of its inner graphs."""
-    segment: Segment | None = None
-    slot: Slot | None = None
-    constant: tf.Operation | Array | None = None
-    """Operation Const, or an array, that can be copied into any graph."""
-    counts: bool = False
-    """Whether it is a whole number that only loops and other such numbers made."""
-
-
-class Variable:
-    """A resource of the traced graph."""
-
-    def __init__(self, key: VariableKey) -> None:
-        self.key = key
-
-
-Bound = Value | Variable
 
 
 @dataclass(slots=True, eq=False)
@@ -90,16 +64,6 @@ def make_plan(graph: Any, inputs: Sequence[Value | Variable]) -> Plan:
         IpuError: For a graph that cannot be compiled.
     """
     return Flattener(_Shared(slots=len(inputs))).flatten(graph, inputs)
-
-
-def input_value(number: int, dtype: tf.DType, shape: Any) -> Value:
-    """Return the value of an input of a computation, of a known type and shape."""
-    slot = Slot(number, dtype, tf.TensorShape(shape))
-    return Value(slot=slot, counts=_is_counter(slot))
-
-
-def _is_counter(slot: Slot) -> bool:
-    return slot.dtype in _COUNTER_TYPES and slot.shape.rank == 0
 
 
 class Flattener:
@@ -136,12 +100,13 @@ class Flattener:
         if wanted is not None:
             outputs = [outputs[number] for number in wanted]
         self._plan.outputs = [self.slot_of(value) for value in outputs]
-        self._close()
+        self.close()
         return self._plan
 
     # Values and graphs
 
-    def _new_slot(self, dtype: tf.DType, shape: Any, constant: Array | None = None) -> Slot:
+    def new_slot(self, dtype: tf.DType, shape: Any, constant: Array | None = None) -> Slot:
+        """Return a slot of a number of its own."""
         self._shared.slots += 1
         return Slot(self._shared.slots - 1, dtype, tf.TensorShape(shape), constant)
 
@@ -151,9 +116,9 @@ class Flattener:
             raise IpuError(f"variable {value.key.name!r} is used as a tensor")
         if value.slot is None:
             if value.constant is not None:
-                array = _constant_array(value.constant)
+                array = constant_array(value.constant)
                 dtype = tf.as_dtype(array.dtype)
-                value.slot = self._new_slot(dtype, array.shape, array)
+                value.slot = self.new_slot(dtype, array.shape, array)
             else:
                 assert value.tensor is not None
                 assert value.segment is not None
@@ -162,7 +127,7 @@ class Flattener:
                         f"{value.tensor.op.name} ({value.tensor.op.type}) makes a value of type "
                         f"{value.tensor.dtype.name}, which the host cannot exchange with an IPU"
                     )
-                value.slot = self._new_slot(value.tensor.dtype, value.tensor.shape)
+                value.slot = self.new_slot(value.tensor.dtype, value.tensor.shape)
                 value.segment.outputs.append((value.slot, value.tensor))
         return value.slot
 
@@ -192,7 +157,7 @@ class Flattener:
         if key not in self._shared.constants:
             self._shared.kept.extend((graph, value))
             if isinstance(value.constant, tf.Operation):
-                tensor = _copy(graph, value.constant, []).outputs[0]
+                tensor = copy_operation(graph, value.constant, []).outputs[0]
             else:
                 tensor = tf.constant(value.constant)
             self._shared.constants[key] = tensor
@@ -205,7 +170,7 @@ class Flattener:
         return self._segment
 
     @contextlib.contextmanager
-    def _in_graph(self) -> Iterator[None]:
+    def in_graph(self) -> Iterator[None]:
         """Make the current graph the default one, unless an inner graph is."""
         if self._depth:
             yield
@@ -213,11 +178,11 @@ class Flattener:
             with self._target().graph.as_default():
                 yield
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """End the current segment: what follows needs its results."""
         for name, key in self._written.items():
             value = self._current[name]
-            with self._in_graph():
+            with self.in_graph():
                 self._target().outputs.append((key, self.use(value)))
         self._written, self._current = {}, {}
         for segment in (self._counting, self._segment):
@@ -225,6 +190,28 @@ class Flattener:
                 self._plan.items.append(segment)
         self._plan.items.extend(self._after)
         self._segment, self._counting, self._after = None, None, []
+
+    @contextlib.contextmanager
+    def in_inner_graphs(self) -> Iterator[None]:
+        """Emit into the graphs that TensorFlow makes for bodies and branches."""
+        self._target()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def wrap(self, tensor: tf.Tensor) -> Value:
+        """Return a tensor of the current segment as a value."""
+        return Value(tensor, self._target())
+
+    def make_inner(self) -> Flattener:
+        """Return a flattening for a plan within this one."""
+        return Flattener(self._shared)
+
+    def add_item(self, item: Item) -> None:
+        """Add an item to the plan, after the segments that are closed."""
+        self._plan.items.append(item)
 
     # Variables
 
@@ -281,9 +268,9 @@ class Flattener:
         if kind in _CALLS:
             return self.inline(function_graph(graph, operation, "f"), values)
         if kind in _LOOPS:
-            return self._emit_loop(graph, operation, values)
+            return emit_loop(self, graph, operation, values)
         if kind in _CHOICES:
-            return self._emit_choice(graph, operation, values)
+            return emit_choice(self, graph, operation, values)
         if kind in _ORDER_ONLY:
             return values[:1] if kind in ("CheckNumerics", "Print") else []
         if (marker := markers.kind_of(operation)) is not None:
@@ -292,7 +279,7 @@ class Flattener:
             return [self._handle(operation)]
         rule = variable_operators.RULES.get(kind)
         if rule is not None:
-            with self._in_graph():
+            with self.in_graph():
                 return list(rule(self, operation, values))
         return self._emit_operator(operation, values)
 
@@ -305,7 +292,7 @@ class Flattener:
         if on_host and self._segment is None:
             self._segment = Segment(tf.Graph(), on_host=True)
         elif self._segment is not None and self._segment.on_host != on_host:
-            self._close()
+            self.close()
             self._segment = Segment(tf.Graph(), on_host=on_host)
 
     def _handle(self, operation: tf.Operation) -> Variable:
@@ -314,18 +301,18 @@ class Flattener:
         return Variable(VariableKey(name, dtype, tf.TensorShape(shape)))
 
     def _emit_operator(self, operation: tf.Operation, values: list[Bound]) -> list[Bound]:
-        constant = _fold_shape(operation, values)
+        constant = fold_shape(operation, values)
         if constant is not None:
             return [Value(constant=constant)]
         if self._counts(operation, values):
             constants = [value.constant for value in values if isinstance(value, Value)]
             if all(constant is not None for constant in constants):
-                arrays = [_constant_array(constant) for constant in constants]
-                return [Value(constant=array) for array in _compute(operation, arrays)]
+                arrays = [constant_array(constant) for constant in constants]
+                return [Value(constant=array) for array in compute_operation(operation, arrays)]
             return self._count(operation, values)
-        with self._in_graph():
+        with self.in_graph():
             graph = tf.compat.v1.get_default_graph()
-            copy = _copy(graph, operation, [self.use(value) for value in values])
+            copy = copy_operation(graph, operation, [self.use(value) for value in values])
             for tensor, source in zip(copy.outputs, operation.outputs, strict=True):
                 if tensor.shape.rank is None:  # of a Python function, say
                     tensor.set_shape(source.shape)
@@ -334,7 +321,7 @@ class Flattener:
 
     def emit(self, function: Callable[..., tf.Tensor], *values: Bound) -> Value:
         """Emit what a function of tensors adds to the current graph."""
-        with self._in_graph():
+        with self.in_graph():
             return Value(function(*(self.use(value) for value in values)), self._target())
 
     def _counts(self, operation: tf.Operation, values: Sequence[Bound]) -> bool:
@@ -342,11 +329,10 @@ class Flattener:
         if self._depth or operation.op_def.is_stateful or not values:
             return False
         return all(
-            isinstance(value, Value) and (value.counts or _is_scalar_constant(value))
+            isinstance(value, Value) and (value.counts or is_scalar_constant(value))
             for value in values
         ) and all(
-            tensor.shape.rank == 0 and tensor.dtype in _COUNTER_TYPES
-            for tensor in operation.outputs
+            tensor.shape.rank == 0 and tensor.dtype in COUNTER_TYPES for tensor in operation.outputs
         )
 
     def _count(self, operation: tf.Operation, values: Sequence[Bound]) -> list[Bound]:
@@ -364,7 +350,7 @@ class Flattener:
                     tensors.append(value.tensor)
                 else:
                     tensors.append(self._feed(segment, self.slot_of(value)))
-            copy = _copy(segment.graph, operation, tensors)
+            copy = copy_operation(segment.graph, operation, tensors)
         return [Value(tensor, segment, counts=True) for tensor in copy.outputs]
 
     # Markers
@@ -374,17 +360,19 @@ class Flattener:
     ) -> Sequence[Bound]:
         facts = markers.facts_of(operation)
         if kind == markers.DEQUEUE:
-            self._refuse_inner(operation)
-            slots = [self._new_slot(tensor.dtype, tensor.shape) for tensor in operation.outputs]
+            self.refuse_inner(operation)
+            slots = [self.new_slot(tensor.dtype, tensor.shape) for tensor in operation.outputs]
             self._plan.items.append(Dequeue(facts["queue"], slots))
             return [Value(slot=slot) for slot in slots]
         if kind == markers.ENQUEUE:
-            self._refuse_inner(operation)
+            self.refuse_inner(operation)
             self._after.append(Enqueue(facts["queue"], [self.slot_of(value) for value in values]))
             return []
-        with self._in_graph():
+        with self.in_graph():
             graph = tf.compat.v1.get_default_graph()
-            copy = _copy(graph, operation, [self.use(value) for value in values], keep=True)
+            copy = copy_operation(
+                graph, operation, [self.use(value) for value in values], keep=True
+            )
             tensors = [
                 tf.raw_ops.EnsureShape(input=tensor, shape=source.shape)
                 for tensor, source in zip(copy.outputs, operation.outputs, strict=True)
@@ -392,197 +380,7 @@ class Flattener:
             segment = self._target()
             return [Value(tensor, segment) for tensor in tensors]
 
-    def _refuse_inner(self, operation: tf.Operation) -> None:
+    def refuse_inner(self, operation: tf.Operation) -> None:
+        """Raise IpuError for what the host has to do within an operator's own graph."""
         if self._depth:
             raise IpuError(f"{operation.name}: feeds within this control flow are not supported")
-
-    # Control flow
-
-    def _emit_loop(
-        self, graph: Any, operation: tf.Operation, values: list[Bound]
-    ) -> Sequence[Bound]:
-        condition = function_graph(graph, operation, "cond")
-        body = function_graph(graph, operation, "body")
-        carried = [
-            number
-            for number in range(len(values))
-            if not (isinstance(values[number], Variable) or passed_through(body, number))
-        ]
-        if find_effects(body):
-            return self._emit_host_loop(operation, condition, body, values, carried)
-
-        def bind(tensors: Sequence[tf.Tensor]) -> list[Bound]:
-            bound = list(values)
-            for number, tensor in zip(carried, tensors, strict=True):
-                bound[number] = Value(tensor, self._target())
-            return bound
-
-        def compute_condition(*tensors: tf.Tensor) -> tf.Tensor:
-            return self.use(self.inline(condition, bind(tensors))[0])
-
-        def compute_body(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            outputs = self.inline(body, bind(tensors))
-            return [self.use(outputs[number]) for number in carried]
-
-        with self._in_graph(), self._inner():
-            results = while_v2.while_loop(
-                compute_condition,
-                compute_body,
-                [self.use(values[number]) for number in carried],
-                shape_invariants=[operation.outputs[number].shape for number in carried],
-                return_same_structure=False,
-            )
-        return self._replace(values, carried, _as_list(results))
-
-    def _replace(
-        self, values: Sequence[Bound], numbers: Sequence[int], tensors: Sequence[tf.Tensor]
-    ) -> list[Bound]:
-        bound = list(values)
-        for number, tensor in zip(numbers, tensors, strict=True):
-            bound[number] = Value(tensor, self._target())
-        return bound
-
-    @contextlib.contextmanager
-    def _inner(self) -> Iterator[None]:
-        self._target()
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-
-    def _emit_host_loop(
-        self,
-        operation: tf.Operation,
-        condition: Any,
-        body: Any,
-        values: list[Bound],
-        carried: list[int],
-    ) -> list[Bound]:
-        self._refuse_inner(operation)
-        initial = [self.slot_of(values[number]) for number in carried]
-        for value in values:
-            if isinstance(value, Value) and value.constant is None:
-                self.slot_of(value)
-        self._close()
-        slots = [
-            self._new_slot(slot.dtype, operation.outputs[number].shape.merge_with(slot.shape))
-            for number, slot in zip(carried, initial, strict=True)
-        ]
-        bound = list(values)
-        for number, slot in zip(carried, slots, strict=True):
-            bound[number] = Value(slot=slot, counts=_is_counter(slot))
-        test = Flattener(self._shared).flatten(condition, bound)
-        iteration = Flattener(self._shared).flatten(body, bound, carried)
-        self._plan.items.append(Loop(test, iteration, initial, slots))
-        for number, slot in zip(carried, slots, strict=True):
-            bound[number] = Value(slot=slot)
-        return bound
-
-    def _emit_choice(
-        self, graph: Any, operation: tf.Operation, values: list[Bound]
-    ) -> Sequence[Bound]:
-        index, *arguments = values
-        if operation.type in ("If", "StatelessIf"):
-            names = ("else_branch", "then_branch")
-            branches = [function_graph(graph, operation, name) for name in names]
-        else:
-            count = len(operation.get_attr("branches"))
-            branches = [function_graph(graph, operation, "branches", n) for n in range(count)]
-        if any(map(find_effects, branches)):
-            return self._emit_host_choice(operation, index, branches, arguments)
-
-        def compute(branch: Any) -> Callable[[], list[tf.Tensor]]:
-            return lambda: [self.use(value) for value in self.inline(branch, arguments)]
-
-        functions = [compute(branch) for branch in branches]
-        with self._in_graph(), self._inner():
-            selector = self.use(index)
-            if len(branches) == len(("else", "then")) and operation.type.endswith("If"):
-                results = cond_v2.cond_v2(selector, functions[1], functions[0], name="cond")
-            else:
-                results = cond_v2.indexed_case(selector, functions)
-            segment = self._target()
-            return [Value(tensor, segment) for tensor in _as_list(results)]
-
-    def _emit_host_choice(
-        self, operation: tf.Operation, index: Bound, branches: list[Any], arguments: list[Bound]
-    ) -> list[Bound]:
-        self._refuse_inner(operation)
-        selector = self.slot_of(index)
-        for value in arguments:
-            if isinstance(value, Value) and value.constant is None:
-                self.slot_of(value)
-        self._close()
-        plans = [Flattener(self._shared).flatten(branch, arguments) for branch in branches]
-        results = [self._new_slot(tensor.dtype, tensor.shape) for tensor in operation.outputs]
-        self._plan.items.append(Branch(selector, plans, results))
-        return [Value(slot=slot) for slot in results]
-
-
-def _as_list(results: Any) -> list[tf.Tensor]:
-    if isinstance(results, tf.Operation) or results is None:
-        return []
-    return list(results) if isinstance(results, (list, tuple)) else [results]
-
-
-def _copy(
-    graph: tf.Graph, operation: tf.Operation, inputs: Sequence[tf.Tensor], keep: bool = False
-) -> tf.Operation:
-    """Add a copy of an operation to a graph."""
-    attributes: Mapping[str, Any] = operation.node_def.attr
-    return graph.create_op(
-        operation.type,
-        list(inputs),
-        [tensor.dtype for tensor in operation.outputs],
-        name=operation.name.rsplit("/", 1)[-1] if keep else operation.name,
-        attrs={
-            name: value for name, value in attributes.items() if name not in _DROPPED_ATTRIBUTES
-        },
-    )
-
-
-def _fold_shape(operation: tf.Operation, values: Sequence[Bound]) -> Array | None:
-    """Return the value of an operator that asks for a known shape, or None."""
-    if operation.type not in ("Shape", "Rank", "Size"):
-        return None
-    value = values[0]
-    assert isinstance(value, Value)
-    if value.constant is not None:
-        shape = tf.TensorShape(_constant_array(value.constant).shape)
-    elif value.slot is not None:
-        shape = value.slot.shape
-    else:
-        assert value.tensor is not None
-        shape = value.tensor.shape
-    dtype = operation.outputs[0].dtype.as_numpy_dtype
-    if operation.type == "Rank":
-        return None if shape.rank is None else np.array(shape.rank, dtype)
-    if not shape.is_fully_defined():
-        return None
-    if operation.type == "Size":
-        return np.array(shape.num_elements(), dtype)
-    return np.array(shape.as_list(), dtype)
-
-
-def _compute(operation: tf.Operation, arrays: Sequence[Array]) -> list[Array]:
-    """Return the results of an operator of constants, computed by TensorFlow on the host."""
-    graph = tf.Graph()
-    with graph.as_default(), tf.device(None):
-        copy = _copy(graph, operation, [tf.constant(array) for array in arrays])
-    copy._set_device("")  # noqa: SLF001
-    with tf.compat.v1.Session(graph=graph) as session:
-        return list(session.run(list(copy.outputs)))
-
-
-def _is_scalar_constant(value: Value) -> bool:
-    if isinstance(value.constant, tf.Operation):
-        tensor = value.constant.outputs[0]
-        return tensor.shape.rank == 0 and tensor.dtype in _COUNTER_TYPES
-    return value.constant is not None and value.constant.ndim == 0
-
-
-def _constant_array(constant: tf.Operation | Array) -> Array:
-    if isinstance(constant, tf.Operation):
-        return np.asarray(tf.make_ndarray(constant.get_attr("value")))
-    return constant

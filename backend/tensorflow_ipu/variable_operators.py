@@ -57,14 +57,14 @@ def _gather(flattener: Flattener, operation: tf.Operation, values: Sequence[Any]
 
 
 def _shape(_: Flattener, operation: tf.Operation, values: Sequence[Any]) -> Sequence[Any]:
-    from tensorflow_ipu.flattening import Value
+    from tensorflow_ipu.values import Value
 
     dtype = operation.outputs[0].dtype.as_numpy_dtype
     return [Value(constant=np.array(values[0].key.shape.as_list(), dtype))]
 
 
 def _is_initialized(_: Flattener, __: tf.Operation, ___: Sequence[Any]) -> Sequence[Any]:
-    from tensorflow_ipu.flattening import Value
+    from tensorflow_ipu.values import Value
 
     return [Value(constant=np.array(True))]
 
