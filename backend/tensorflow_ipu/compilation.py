@@ -94,13 +94,13 @@ class SegmentModel:
             if not tensor.shape.is_fully_defined():
                 raise IpuError(f"input {name!r} has no static shape: {tensor.shape}")
         written = planned.written_variables()
+        frozen = planned.computation.freeze_variables
         weights = {
             source.name: place
             for place, (source, _) in enumerate(segment.inputs)
             if isinstance(source, VariableKey)
             and source.name not in written
-            and source.dtype in _STREAMED
-            and (source.shape.rank or 0) > 0
+            and (frozen or (source.dtype in _STREAMED and (source.shape.rank or 0) > 0))
         }
         return cls(segment, inputs, outputs, weights)
 

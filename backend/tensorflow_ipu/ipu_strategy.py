@@ -230,6 +230,9 @@ _computations: weakref.WeakKeyDictionary[Any, tuple[Computation, list[Any]]] = (
 )
 
 
+_runtimes: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+
 def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: int = 0) -> Any:
     """Compile a function for the IPU and run it; in a graph it becomes a node.
 
@@ -251,6 +254,10 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
         concrete = fn
     else:
         return _run_python(fn, args, kwargs, ordinal)
+    if _runs_executable(concrete.graph):
+        # The embedded runtime has its own device; the host calls it.
+        with tf.device("/device:CPU:0"):
+            return fn(*args, **kwargs)
     _validate_types([t for t in concrete.inputs if t.dtype != tf.resource], "input")
     _validate_types(concrete.outputs, "output")
     graph = concrete.graph
@@ -270,6 +277,15 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
     run = run_eagerly if tf.executing_eagerly() else launch
     results = run(computation, tensors, captured)
     return concrete.function_type.pack_output(results[: len(concrete.outputs)])
+
+
+def _runs_executable(graph: Any) -> bool:
+    """Return whether a graph calls the embedded runtime, as exported SavedModels do."""
+    if graph not in _runtimes:
+        definition = graph.as_graph_def()
+        nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+        _runtimes[graph] = any(node.op == "ApplicationCall" for group in nodes for node in group)
+    return _runtimes[graph]
 
 
 def _run_python(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: int) -> Any:

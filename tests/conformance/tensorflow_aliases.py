@@ -56,6 +56,9 @@ ATTRIBUTES: Final = {
         "extension_delegate": "tensorflow_ipu.keras_extensions.delegation",
         "extension_delegate_if_exists": "tensorflow_ipu.keras_extensions.delegation",
     },
+    "tensorflow.python.ops.functional_ops": {
+        "partitioned_call": "tensorflow.python.ops.gen_functional_ops",
+    },
     "tensorflow.python.ops.nn": {"dynamic_rnn": "tensorflow.python.ops.rnn"},
 }
 """Former attributes of modules, and the modules that have them today."""

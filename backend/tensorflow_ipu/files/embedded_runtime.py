@@ -14,7 +14,7 @@ from tensorflow_ipu.files.application_runtime import (
     application_runtime,
 )
 from tensorflow_ipu.files.executable_message import decode_message
-from tensorflow_ipu.files.popef_files import read_first_blob
+from tensorflow_ipu.files.popef_files import Streams, read_first_blob, read_streams
 from tensorflow_ipu.messages import poplar_executable_pb2 as pb
 
 _TYPES = {2: tf.int8, 4: tf.int32, 6: tf.uint8, 10: tf.float16, 11: tf.float32}
@@ -37,11 +37,13 @@ class RuntimeContext:
         executable_file: Any,
         executable_proto: pb.PoplarExecutableProto,
         start_output: Any,
+        streams: Streams | None = None,
     ) -> None:
         self._name = name
         self._executable_file = executable_file
         self._executable_proto = executable_proto
         self._start_output = start_output
+        self._streams = streams
 
     def start_output(self) -> Any:
         """Return the tensor of the operation that starts the engine."""
@@ -58,6 +60,12 @@ class RuntimeContext:
     def output_types(self) -> list[Any]:
         """Return the TensorFlow types of the outputs."""
         return [_find_type(output) for output in self.signature().streamed_outputs]
+
+    def streams(self) -> Streams:
+        """Return what a run of the executable exchanges with the host (our addition)."""
+        if self._streams is None:
+            self._streams = read_streams(_find_path(self._executable_file))
+        return self._streams
 
 
 def _find_type(tensor: pb.Input | pb.Output) -> Any:
@@ -124,7 +132,7 @@ def embedded_runtime_start(
         engine_name=name,
         timeout_us=timeout or DEFAULT_TIMEOUT_US,
     )
-    return RuntimeContext(name, executable_file, message, anchor)
+    return RuntimeContext(name, executable_file, message, anchor, read_streams(path))
 
 
 def _list_inputs(inputs: Any, expected: Sequence[pb.Input]) -> list[Any]:
@@ -182,16 +190,20 @@ def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> lis
     _check_count("Embedded application call", inputs, expected)
     for place, (value, entry) in enumerate(zip(inputs, expected, strict=True)):
         _check_tensor(place, value, entry, TypeError)
-    types = context.output_types()
-    # The engine also returns results of the computation, after the tensors of the outfeeds.
-    results = [_find_type(output) for output in context.signature().outputs]
+    streams = context.streams()
     outputs = application_call(
-        infeeds=[tf.convert_to_tensor(value) for value in inputs],
+        infeeds=[
+            tf.convert_to_tensor(value)
+            for value, entry in zip(inputs, expected, strict=True)
+            if entry.handle in streams.inputs
+        ],
         anchor=context.start_output(),
-        outfeed_types=[*types, *results],
+        outfeed_types=list(map(tf.as_dtype, streams.outputs.values())),
         engine_name=context.name(),
     )
-    return outputs[: len(types)]
+    # The executable also returns results of the computation.
+    by_handle = dict(zip(streams.outputs, outputs, strict=True))
+    return [by_handle[output.handle] for output in context.signature().streamed_outputs]
 
 
 def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
@@ -255,6 +255,47 @@ def _decode_description(
         stored.metadata.executable(),
         _find_state(stored.executable, message),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What each run of a file's executable exchanges with the host, by handle."""
+
+    inputs: Mapping[str, np.dtype[Any]]
+    outputs: Mapping[str, np.dtype[Any]]
+
+
+def read_streams(path: str | os.PathLike[str]) -> Streams:
+    """Read what each run of a file's executable exchanges with the host.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The type of each tensor, in the order of the file.
+
+    Raises:
+        ExecutableFileError: If the file is no PopEF file.
+    """
+    try:
+        with popef.Reader() as reader:
+            reader.parseFile(path)
+            anchors = [
+                (kind, anchor)
+                for metadata in reader.metadata()[:1]
+                for kind in (popef.TensorType.INPUT, popef.TensorType.OUTPUT)
+                for anchor in popef.user_anchors(metadata, kind)
+            ]
+    except (popef.PopefError, OSError) as error:
+        raise ExecutableFileError(f"{os.fspath(path)}: {error}") from error
+    types: dict[Any, dict[str, np.dtype[Any]]] = {
+        popef.TensorType.INPUT: {},
+        popef.TensorType.OUTPUT: {},
+    }
+    for kind, anchor in anchors:
+        dtype = popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType())
+        types[kind][anchor.handle()] = np.dtype(dtype)
+    return Streams(types[popef.TensorType.INPUT], types[popef.TensorType.OUTPUT])
 
 
 def _find_state(
