@@ -78,9 +78,11 @@ class IPUStrategyV1(distribute_lib.StrategyV1, KerasExtensions):  # type: ignore
             TypeError: For arguments or results in float64.
         """
         _validate_function(fn)
-        if scope_hooks.current_strategy() is self and isinstance(fn, _COMPILED):
+        if isinstance(fn, _COMPILED):
             # What the base class would do besides, entering the scope once more, is half a call.
-            return self.extended.run_on_replica(fn, tuple(args), kwargs or {})
+            is_current = scope_hooks.current_strategy() is self
+            with contextlib.nullcontext() if is_current else self.scope():
+                return self.extended.run_on_replica(fn, tuple(args), kwargs or {})
         return super().run(fn, tuple(args), kwargs, options)
 
     def experimental_run_v2(self, *_: Any, **__: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,11 +73,17 @@ def make_computation(graph: Any, ordinal: int = 0) -> tuple[Computation, list[tf
     """
     external = {id(inner): outer for outer, inner in graph.captures}
     names = _variable_names(graph)
+    counts: Counter[str] = Counter()
     inputs = []
     for number, tensor in enumerate(graph.inputs):
         outer = external.get(id(tensor))
         if tensor.dtype == tf.resource:
-            inputs.append(Input(tensor.op.name, tensor, variable_key(tensor, outer, names)))
+            key = variable_key(tensor, outer, names)
+            count = counts[key.name]
+            counts[key.name] += 1
+            if count:  # TensorFlow lets several variables have one name
+                key = dataclasses.replace(key, name=f"{key.name}_{count}")
+            inputs.append(Input(tensor.op.name, tensor, key))
         else:
             inputs.append(Input(tensor.op.name or f"arg{number}", tensor))
     outputs = [f"_retval{n}" for n in range(len(graph.outputs))]

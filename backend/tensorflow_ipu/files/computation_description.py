@@ -195,7 +195,7 @@ def _describe_outputs(
     finals = _find_final(planned.plan)
     entries, used = [], set()
     for number, slot in enumerate(planned.plan.outputs):
-        label = planned.computation.output_names[number]
+        label = f"{_RESULTS}{planned.computation.output_names[number]}"
         names = [slot_name(planned.names, slot)]
         if slot.number in finals:
             names.insert(0, slot_name(planned.names, finals[slot.number]))

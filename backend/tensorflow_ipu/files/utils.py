@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,7 +66,7 @@ def export_variables_from_live_model(
     Raises:
         InvalidArgumentError: If a variable does not match the metadata.
     """
-    names = [find_handle_name(variable) for variable in model.variables]
+    names = _name_variables(model.variables)
     values = _read_model(model)
     _write(dict(zip(names, values, strict=True)), output_file, gc_metadata)
 
@@ -108,7 +109,7 @@ def import_data_in_live_model(
     Raises:
         InvalidArgumentError: If a value has another shape or type than its variable.
     """
-    variables = {find_handle_name(variable): variable for variable in model.variables}
+    variables = dict(zip(_name_variables(model.variables), model.variables, strict=True))
     values = _select(variables, data_files)
     if tf.executing_eagerly():
         for name, value in values.items():
@@ -177,7 +178,17 @@ def _run(operation: Any, feed_dict: Mapping[Any, Any] | None = None) -> None:
 def _find_variables(graph: Any) -> dict[str, Any]:
     with graph.as_default():
         variables = tf.compat.v1.global_variables()
-    return {find_handle_name(variable): variable for variable in variables}
+    return dict(zip(_name_variables(variables), variables, strict=True))
+
+
+def _name_variables(variables: Sequence[Any]) -> list[str]:
+    """Return the names of variables; one that occurs again gets a number, as in executables."""
+    counts: Counter[str] = Counter()
+    names = []
+    for name in map(find_handle_name, variables):
+        names.append(f"{name}_{counts[name]}" if counts[name] else name)
+        counts[name] += 1
+    return names
 
 
 def _read_session(session: Any) -> dict[str, Array]:
