@@ -42,7 +42,7 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
 
     ordinal = find_ordinal()
     graph = trace(run, tensors, "ipu_computation")
-    made, captured = make_computation(graph, ordinal)
+    made, captured = make_computation(graph, ordinal, tensors)
     if tf.executing_eagerly():
         results = run_eagerly(made, tensors, captured)
         return _pack(structure[0], results, None)

@@ -61,12 +61,15 @@ def trace(function: Callable[..., Any], arguments: Sequence[Any], name: str) -> 
     )
 
 
-def make_computation(graph: Any, ordinal: int = 0) -> tuple[Computation, list[tf.Tensor]]:
+def make_computation(
+    graph: Any, ordinal: int = 0, arguments: Sequence[Any] = ()
+) -> tuple[Computation, list[tf.Tensor]]:
     """Return the computation of a FuncGraph.
 
     Args:
         graph: The FuncGraph.
         ordinal: Number of the device.
+        arguments: Tensors of the graph around it that it is called with; they name its inputs.
 
     Returns:
         The computation, and the tensors that the graph captures, which are its last inputs.
@@ -85,10 +88,16 @@ def make_computation(graph: Any, ordinal: int = 0) -> tuple[Computation, list[tf
                 key = dataclasses.replace(key, name=f"{key.name}_{count}")
             inputs.append(Input(tensor.op.name, tensor, key))
         else:
-            inputs.append(Input(tensor.op.name or f"arg{number}", tensor))
+            source = arguments[number] if number < len(arguments) else outer
+            inputs.append(Input(_name_argument(tensor if source is None else source), tensor))
     outputs = [f"_retval{n}" for n in range(len(graph.outputs))]
     captured = [external[id(tensor)] for tensor in graph.inputs if id(tensor) in external]
     return Computation(graph, inputs, outputs, ordinal), captured
+
+
+def _name_argument(tensor: Any) -> str:
+    """Return the name of a tensor's operation, or what an eager tensor is called."""
+    return "argument" if tf.is_tensor(tensor) and hasattr(tensor, "_numpy") else tensor.op.name
 
 
 def _variable_names(graph: Any) -> dict[int, str]:
