@@ -329,6 +329,14 @@ def _region_input(tensor: tf.Tensor) -> Input:
     return Input(tensor.op.name, tensor, key)
 
 
+def _tensor_after(operation: tf.Operation) -> tf.Tensor:
+    """Return a tensor that stands for an operation where only its order matters."""
+    if operation.outputs:
+        return operation.outputs[0]
+    with tf.control_dependencies([operation]):
+        return tf.constant(0)
+
+
 def _find_dependents(
     operations: Sequence[tf.Operation],
     placed: set[str],
@@ -375,7 +383,8 @@ def _copy_dependents(
                 inputs[tensor.name] = mapping.get(tensor.name, tensor)
         for source in operation.control_inputs:
             if source.name not in copied:
-                inputs[f"^{source.name}"] = mapping.get(f"^{source.name}", source)
+                after = mapping.get(f"^{source.name}", source)
+                inputs[f"^{source.name}"] = _tensor_after(after)
     definition.library.CopyFrom(graph.as_graph_def().library)
     wanted = [tensor.name for operation in dependents for tensor in operation.outputs]
     returned = importer.import_graph_def(

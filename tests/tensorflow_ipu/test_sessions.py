@@ -214,3 +214,19 @@ def test_the_host_computes_what_is_outside_the_compilation(ipus, compiled, graph
         np.testing.assert_allclose(session.run(result, {x: SQUARE}), expected)
     np.testing.assert_allclose(seen, products)
     assert compiled() == 2
+
+
+def test_the_host_waits_for_what_an_ipu_computes(ipus, compiled, graph):
+    ipus()
+    with tf.device(DEVICE):
+        x = tf.placeholder(tf.float32, [2, 2])
+        product = x @ x
+        state = tf.Variable(tf.zeros([2, 2]), use_resource=True)
+        update = state.assign_add(product)
+    with tf.device("cpu"), tf.control_dependencies([product, update]):
+        number = tf.constant(7) + tf.placeholder_with_default(1, [])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(number, {x: SQUARE}) == 8
+        assert compiled() == 1
+        np.testing.assert_allclose(session.run(state), SQUARE @ SQUARE)

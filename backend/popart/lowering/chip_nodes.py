@@ -59,6 +59,10 @@ def _lower_graph(
             value.name: value.type
             for value in (*inferred.input, *inferred.value_info, *inferred.output)
         },
+        **{
+            tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+            for tensor in inferred.initializer
+        },
     }
     nodes: list[onnx.NodeProto] = []
     for index, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
