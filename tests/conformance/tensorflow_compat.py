@@ -103,6 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
     del config
     checkout = Path(os.environ[CHECKOUT])
     tensorflow_aliases.install(checkout, make_stubs())
+    importlib.import_module("tensorflow.python.ipu")  # Graphcore's TensorFlow has it at once
     replace_reports()
     multiprocessing.set_start_method("fork", force=True)  # the tests give it local functions
     add_test_case_methods(checkout)

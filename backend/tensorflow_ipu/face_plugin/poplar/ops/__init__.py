@@ -1,1 +1,5 @@
 """Wrappers of operators."""
+
+from tensorflow_ipu.sessions import install
+
+install()
