@@ -19,8 +19,10 @@ from tensorflow_ipu import names, placement
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.feeds import queues
 from tensorflow_ipu.flattening import make_plan
+from tensorflow_ipu.operators.pipeline_arguments import check_iterations
 from tensorflow_ipu.plan import (
     Branch,
+    Check,
     Dequeue,
     Enqueue,
     Loop,
@@ -196,13 +198,14 @@ class PlannedComputation:
         }
 
     def count_ipus(self) -> int:
-        """Return the number of IPUs of a replica: shards are numbered from 0."""
+        """Return the number of IPUs of a replica, a power of 2: shards are numbered from 0."""
         shards = [
             shard
             for segment in self.plan.iter_segments()
             for shard, _ in placement.find_places(segment.graph).values()
         ]
-        return 1 + max(shards, default=0)
+        shards += [item.num_ipus - 1 for item in self.plan.iter_items() if isinstance(item, Check)]
+        return 1 << max(shards, default=0).bit_length()
 
     def find_device(self) -> Any:
         """Return the device of the configuration that the computation runs on."""
@@ -274,6 +277,9 @@ class _Run:
             values = [[np.stack(parts) for parts in zip(*values, strict=True)]]
         queues.find_outfeed(item.queue).put(values[0])
 
+    def _run_check(self, item: Check) -> None:
+        check_iterations(int(self.replicas[0].get(item.count)), item.overlapping)
+
     def _run_loop(self, item: Loop) -> None:
         self._move(item.initial, item.carried)
         while True:
@@ -301,6 +307,7 @@ class _Run:
 _RUNNERS: Final[Mapping[type, Callable[[_Run, Any], None]]] = {
     Segment: _Run._run_segment,  # noqa: SLF001
     Dequeue: _Run._run_dequeue,  # noqa: SLF001
+    Check: _Run._run_check,  # noqa: SLF001
     Enqueue: _Run._run_enqueue,  # noqa: SLF001
     Loop: _Run._run_loop,  # noqa: SLF001
     Branch: _Run._run_branch,  # noqa: SLF001

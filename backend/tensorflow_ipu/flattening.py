@@ -19,7 +19,17 @@ from tensorflow_ipu import markers, placement, variable_operators
 from tensorflow_ipu.control_flow import emit_choice, emit_loop
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.graphs import function_graph, needed_operations
-from tensorflow_ipu.plan import Dequeue, Enqueue, Item, Plan, Segment, Slot, Source, VariableKey
+from tensorflow_ipu.plan import (
+    Check,
+    Dequeue,
+    Enqueue,
+    Item,
+    Plan,
+    Segment,
+    Slot,
+    Source,
+    VariableKey,
+)
 from tensorflow_ipu.values import (
     COUNTER_TYPES,
     Bound,
@@ -74,7 +84,7 @@ class Flattener:
         self._plan = Plan()
         self._segment: Segment | None = None
         self._counting: Segment | None = None
-        self._after: list[Enqueue] = []
+        self._after: list[Enqueue | Check] = []
         self._depth = 0
         self._current: dict[str, Value] = {}
         """Values of variables in the current segment."""
@@ -367,6 +377,11 @@ class Flattener:
         if kind == markers.ENQUEUE:
             self.refuse_inner(operation)
             self._after.append(Enqueue(facts["queue"], [self.slot_of(value) for value in values]))
+            return []
+        if kind == markers.CHECK:
+            self._after.append(
+                Check(self.slot_of(values[0]), facts["overlapping"], facts["num_ipus"])
+            )
             return []
         with self.in_graph():
             graph = tf.compat.v1.get_default_graph()

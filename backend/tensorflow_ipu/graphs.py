@@ -59,7 +59,12 @@ def _has_effect(operation: tf.Operation) -> bool:
     return (
         operation.type in variable_operators.WRITERS
         or placement.OUTSIDE in operation.node_def.attr
-        or markers.kind_of(operation) in (markers.DEQUEUE, markers.ENQUEUE)
+        or markers.kind_of(operation)
+        in (
+            markers.DEQUEUE,
+            markers.ENQUEUE,
+            markers.CHECK,
+        )
     )
 
 

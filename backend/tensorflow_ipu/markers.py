@@ -17,7 +17,7 @@ from tensorflow.python.ops import script_ops
 
 KIND: Final = "_ipu_marker"
 """Attribute with the kind of a marker: one of the constants below."""
-OPERATOR, DEQUEUE, ENQUEUE = "operator", "dequeue", "enqueue"
+OPERATOR, DEQUEUE, ENQUEUE, CHECK = "operator", "dequeue", "enqueue", "check"
 _FACTS: Final = "_ipu_facts"
 """Attribute with the facts about a marker, as JSON."""
 

@@ -94,6 +94,17 @@ class Enqueue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Check:
+    """Begins a pipeline: checks that its number of iterations suits its schedule."""
+
+    count: Slot
+    overlapping: int
+    """Number of stages that run at once."""
+    num_ipus: int
+    """Number of IPUs of the pipeline, also of those whose stages compute nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Loop:
     """A loop that exchanges values with the host: feeds, or variables that change."""
 
@@ -114,7 +125,7 @@ class Branch:
     results: Sequence[Slot]
 
 
-Item = Segment | Dequeue | Enqueue | Loop | Branch
+Item = Segment | Dequeue | Enqueue | Check | Loop | Branch
 
 
 @dataclass(slots=True, eq=False)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
+from tensorflow.python.eager import context
 from tensorflow.python.framework import importer
 
 from tensorflow_ipu import eager_operations, launching, markers, scope_hooks
@@ -31,7 +32,10 @@ def install() -> None:
     if getattr(base, "_ipu_hooked", False):
         return
     base._ipu_hooked = True  # noqa: SLF001
-    tf.config.set_soft_device_placement(True)
+    # Setting it makes TensorFlow's context, which must not exist when a script disables eager mode.
+    # A context that is made later is soft anyway, in eager mode.
+    if context.context_safe() is not None:
+        tf.config.set_soft_device_placement(True)
     eager_operations.install()
     scope_hooks.install()
     tf.compat.v1.enable_control_flow_v2()

@@ -58,7 +58,7 @@ def place_nodes(graph: onnx.GraphProto, places: Mapping[str, Place]) -> None:
 
     The graph may have been rewritten since the places were noted: a node that makes no tensor with
     a place is where the first node is that reads it, as it was made for that one. A node that
-    nothing reads stays with the node before it.
+    nothing reads stays with the node before it, and so do constants.
     """
     reader_places: dict[str, Place] = {}
     for node in reversed(graph.node):
@@ -69,6 +69,8 @@ def place_nodes(graph: onnx.GraphProto, places: Mapping[str, Place]) -> None:
         if place is None:
             continue
         reader_places.update(dict.fromkeys(iter_reads(node), place))
+        if node.op_type == "Constant":
+            continue  # onnx's shape inference takes a further attribute for the constant's value
         set_attribute(node, IPU_ATTRIBUTE, place[0])
         if place[1] is not None:
             set_attribute(node, STAGE_ATTRIBUTE, place[1])

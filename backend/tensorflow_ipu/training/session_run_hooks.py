@@ -37,7 +37,7 @@ class IPULoggingTensorHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[m
         every_n_secs: float | None = None,
         at_end: bool = False,
         formatter: Callable[[Mapping[str, Any]], str] | None = None,
-        logging_mode: str = IPUOutfeedMode.LAST,
+        logging_mode: IPUOutfeedMode = IPUOutfeedMode.LAST,
     ) -> None:
         if every_n_iter is not None and every_n_secs is not None:
             raise ValueError("Cannot provide both every_n_iter and every_n_secs")
