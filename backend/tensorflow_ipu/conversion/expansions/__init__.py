@@ -3,6 +3,7 @@
 from tensorflow_ipu.conversion.expansions import (
     convolutions,
     elementwise,
+    gradients,
     linear_algebra,
     random_numbers,
     reductions,
@@ -13,6 +14,7 @@ from tensorflow_ipu.conversion.expansions import (
 __all__ = [
     "convolutions",
     "elementwise",
+    "gradients",
     "linear_algebra",
     "random_numbers",
     "reductions",
