@@ -7,10 +7,12 @@ can check, or a marker node. Bodies of If, Case and While are expanded in the sa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.framework import func_graph, function_def_to_graph
 from tensorflow.python.ops import control_flow_util_v2
 
@@ -20,9 +22,12 @@ outputs: a tensor, or a sequence of them."""
 
 EXPANSIONS: dict[str, Expansion] = {}
 """Expansions by the types of operations; the modules of `expansions` register them."""
+LIST_EXPANSIONS: dict[str, Expansion] = {}
+"""Expansions of operations on lists of tensors."""
 _BODIES: Final = ("body", "cond", "then_branch", "else_branch", "branches")
 """Attributes that are functions which stay functions."""
-_BACK_EDGE = "NextIteration"
+_numbers = itertools.count()
+"""Numbers of functions, whose names TensorFlow shares between graphs."""
 
 
 def expands(*types: str) -> Callable[[Expansion], Expansion]:
@@ -35,8 +40,21 @@ def expands(*types: str) -> Callable[[Expansion], Expansion]:
     return register
 
 
+def expands_list(*types: str) -> Callable[[Expansion], Expansion]:
+    """Return a decorator that registers the expansion of some types of operations on lists."""
+
+    def register(expansion: Expansion) -> Expansion:
+        LIST_EXPANSIONS.update(dict.fromkeys(types, expansion))
+        return expansion
+
+    return register
+
+
 def expand(
-    graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
+    graph: tf.Graph,
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    with_lists: bool = False,
 ) -> tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]:
     """Write a graph with expansions in place of operators that have one.
 
@@ -44,6 +62,7 @@ def expand(
         graph: The graph, which is not changed.
         inputs: Its inputs.
         outputs: Its outputs; what neither these nor the inputs need is left out.
+        with_lists: Make tensors of lists of tensors.
 
     Returns:
         The new graph, its inputs and its outputs. Operations that stay keep their names.
@@ -53,6 +72,7 @@ def expand(
     for number in range(_MAX_PASSES):
         new = tf.Graph()
         new._ipu_pass = number  # noqa: SLF001
+        new._ipu_lists = with_lists  # noqa: SLF001
         with new.as_default(), tf.control_dependencies(None):
             tensors = _write(graph, [*inputs, *outputs], new, {})
         inputs, outputs = ([tensors[_key(x)] for x in values] for values in (inputs, outputs))
@@ -122,6 +142,8 @@ def _write_operation(
     operation: tf.Operation, inputs: list[tf.Tensor], new: tf.Graph
 ) -> Sequence[tf.Tensor]:
     expansion = EXPANSIONS.get(operation.type)
+    if expansion is None and new._ipu_lists:  # noqa: SLF001
+        expansion = LIST_EXPANSIONS.get(operation.type)
     if expansion is not None:
         # The number keeps new names apart from those that another pass has made.
         with tf.name_scope(f"{operation.name}/expanded{new._ipu_pass}/"):  # noqa: SLF001
@@ -135,7 +157,8 @@ def _write_operation(
 def _label(operation: tf.Operation, results: list[tf.Tensor]) -> list[tf.Tensor]:
     """Return results with the static shapes that the operation's outputs have."""
     for old, result in zip(operation.outputs, results, strict=True):
-        result.set_shape(result.shape.merge_with(old.shape))
+        if old.dtype != tf.variant:
+            result.set_shape(result.shape.merge_with(old.shape))
     return results
 
 
@@ -153,21 +176,58 @@ def copy_operation(
         Its outputs in the new graph.
     """
     attributes = dict(operation.node_def.attr)
-    for name in _BODIES:
-        if name in attributes:
-            attributes[name] = _expand_functions(operation.graph, attributes[name], new)
+    types = [tensor.dtype for tensor in operation.outputs]
+    if any(name in attributes for name in _BODIES):
+        types = _expand_bodies(operation, inputs, attributes, new)
     copy = new._create_op_internal(  # noqa: SLF001
         operation.type,
         list(inputs),
-        dtypes=[tensor.dtype for tensor in operation.outputs],
+        dtypes=types,
         name=f"{operation.name}/" if _is_free(operation.name, new) else operation.name,
         attrs=attributes,
         op_def=operation.op_def,
     )
     for old, result in zip(operation.outputs, copy.outputs, strict=True):
-        if result.dtype not in (tf.resource, tf.variant):
+        if old.dtype not in (tf.resource, tf.variant):
             result.set_shape(old.shape)
     return list(copy.outputs)
+
+
+def _expand_bodies(
+    operation: tf.Operation,
+    inputs: Sequence[tf.Tensor],
+    attributes: dict[str, Any],
+    new: tf.Graph,
+) -> list[Any]:
+    """Expand the functions of an operation, whose lists may have become tensors. Change its
+    attributes, and return the types of its outputs."""
+    is_loop = "body" in attributes
+    values = inputs if is_loop else inputs[1:]
+    results: Sequence[tf.Tensor] = []
+    for name in _BODIES:
+        if name in attributes:
+            attributes[name], outputs = _expand_functions(
+                operation.graph, attributes[name], new, values
+            )
+            results = outputs if name != "cond" else results
+    kinds = [value.dtype for value in values]
+    if is_loop:
+        results = list(values)
+    else:
+        attributes["Tin"] = _list_types(kinds)
+    attributes["T" if is_loop else "Tout"] = _list_types([value.dtype for value in results])
+    shapes = [
+        old.shape if old.dtype not in (tf.variant, tf.resource) else value.shape
+        for old, value in zip(operation.outputs, results, strict=True)
+    ]
+    attributes["output_shapes"] = AttrValue(
+        list=AttrValue.ListValue(shape=[shape.as_proto() for shape in shapes])
+    )
+    return [value.dtype for value in results]
+
+
+def _list_types(kinds: Iterable[Any]) -> Any:
+    return AttrValue(list=AttrValue.ListValue(type=[kind.as_datatype_enum for kind in kinds]))
 
 
 def _is_free(name: str, graph: tf.Graph) -> bool:
@@ -179,34 +239,43 @@ def _is_free(name: str, graph: tf.Graph) -> bool:
     return False
 
 
-def _expand_functions(graph: tf.Graph, value: Any, new: tf.Graph) -> Any:
-    """Return an attribute with the expanded functions of another one."""
+def _expand_functions(
+    graph: tf.Graph, value: Any, new: tf.Graph, arguments: Sequence[tf.Tensor]
+) -> tuple[Any, Sequence[tf.Tensor]]:
+    """Return an attribute with the expanded functions of another one, and the last one's
+    outputs."""
     attribute = type(value)()
     attribute.CopyFrom(value)
     functions = attribute.list.func if attribute.HasField("list") else [attribute.func]
+    outputs: Sequence[tf.Tensor] = []
     for function in functions:
-        function.name = _expand_function(graph, function.name, new)
-    return attribute
+        function.name, outputs = _expand_function(graph, function.name, new, arguments)
+    return attribute, outputs
 
 
-def _expand_function(graph: tf.Graph, name: str, new: tf.Graph) -> str:
-    """Add an expanded function to a graph, and return its name."""
+def _expand_function(
+    graph: tf.Graph, name: str, new: tf.Graph, arguments: Sequence[tf.Tensor]
+) -> tuple[str, Sequence[tf.Tensor]]:
+    """Add an expanded function to a graph. Return its name and its outputs."""
     body = open_function(graph, name)
-    expanded = func_graph.FuncGraph(f"{name}_expanded")
+    expanded = func_graph.FuncGraph(f"{name}_expanded{next(_numbers)}")
     expanded._ipu_pass = new._ipu_pass  # noqa: SLF001
+    expanded._ipu_lists = new._ipu_lists  # noqa: SLF001
     with expanded.as_default():
         tensors: dict[str, tf.Tensor] = {}
-        for value in body.inputs:
-            tensors[_key(value)] = _add_input(value)
+        for value, argument in zip(body.inputs, arguments, strict=True):
+            tensors[_key(value)] = _add_input(value, argument)
         _write(body, body.outputs, expanded, tensors)
         expanded.inputs = [tensors[_key(value)] for value in body.inputs]
         expanded.outputs = [tensors[_key(value)] for value in body.outputs]
     with new.as_default():
-        return str(control_flow_util_v2.create_new_tf_function(expanded))
+        return str(control_flow_util_v2.create_new_tf_function(expanded)), expanded.outputs
 
 
-def _add_input(value: tf.Tensor) -> tf.Tensor:
-    return tf.compat.v1.placeholder(value.dtype, value.shape, name=value.op.name)
+def _add_input(value: tf.Tensor, argument: tf.Tensor) -> tf.Tensor:
+    """Add an input like a function's; a list that has become a tensor is a tensor inside, too."""
+    source = argument if value.dtype == tf.variant else value
+    return tf.compat.v1.placeholder(source.dtype, source.shape, name=value.op.name)
 
 
 def open_function(graph: tf.Graph, name: str) -> Any:
@@ -240,6 +309,7 @@ def write_body(body: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "_ipu_pass"):
         graph._ipu_pass = _MAX_PASSES  # noqa: SLF001
+        graph._ipu_lists = getattr(graph.outer_graph, "_ipu_lists", False)  # noqa: SLF001
     tensors = {_key(old): value for old, value in zip(body.inputs, values, strict=True)}
     _write(body, body.outputs, graph, tensors)
     return [tf.identity(tensors[_key(output)]) for output in body.outputs]

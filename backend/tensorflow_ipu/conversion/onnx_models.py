@@ -41,22 +41,65 @@ def to_onnx(
         IpuError: If the graph has an operator that cannot be converted.
     """
     with _lock:
-        expanded, starts, ends = expand(graph, list(inputs.values()), list(outputs.values()))
-        # Names that users give are no names for tf2onnx's lists: they come in afterwards.
-        sources = [tensor.name for tensor in starts]
-        with expanded.as_default(), tf.control_dependencies(None):
-            targets = [tf.identity(tensor).name for tensor in ends]
-        with tf.Graph().as_default():  # tf2onnx refuses eager mode
-            model = _convert(expanded, sources, targets)
-    _rename(
-        model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
-    )
+        try:
+            model = _expand_and_convert(graph, inputs, outputs, with_lists=False)
+            is_good = not _has_lists(model.graph)
+        except IpuError:
+            if not _uses_lists(graph):
+                raise
+            is_good = False
+        if not is_good and _uses_lists(graph):
+            model = _expand_and_convert(graph, inputs, outputs, with_lists=True)
     _add_unread(model.graph, inputs)
-    _check_operators(model)
     if any(node.domain == _CHIP_DOMAIN for node in iter_nodes(model.graph)):
         del model.opset_import[1:]
         model.opset_import.append(onnx.helper.make_opsetid(_CHIP_DOMAIN, 1))
     return model
+
+
+def _expand_and_convert(
+    graph: tf.Graph,
+    inputs: Mapping[str, tf.Tensor],
+    outputs: Mapping[str, tf.Tensor],
+    with_lists: bool,
+) -> onnx.ModelProto:
+    expanded, starts, ends = expand(
+        graph, list(inputs.values()), list(outputs.values()), with_lists
+    )
+    # Names that users give are no names for tf2onnx's lists: they come in afterwards.
+    sources = [tensor.name for tensor in starts]
+    with expanded.as_default(), tf.control_dependencies(None):
+        targets = [tf.identity(tensor).name for tensor in ends]
+    with tf.Graph().as_default():  # tf2onnx refuses eager mode
+        model = _convert(expanded, sources, targets)
+    _rename(
+        model, dict(zip(sources, inputs, strict=True)), dict(zip(targets, outputs, strict=True))
+    )
+    _check_operators(model)
+    return model
+
+
+def _uses_lists(graph: tf.Graph) -> bool:
+    """Return whether a graph has lists of tensors (TensorArray)."""
+    return any(
+        tensor.dtype == tf.variant
+        for operation in graph.get_operations()
+        for tensor in operation.outputs
+    )
+
+
+def _has_lists(graph: onnx.GraphProto) -> bool:
+    """Return whether a model has sequences, or Loops that stack results: poprt takes neither where
+    the number of iterations is known at run time only."""
+    return any(
+        "Sequence" in node.op_type
+        or (node.op_type == "Loop" and len(node.output) > len(node.input) - _LOOP_FIXED)
+        for node in iter_nodes(graph)
+    )
+
+
+_LOOP_FIXED: Final = 2
+"""Number of the inputs of a Loop that are not carried: the trip count and the condition."""
 
 
 def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.ModelProto:
