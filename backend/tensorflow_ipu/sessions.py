@@ -24,6 +24,8 @@ _UNCOMPILED: Final = frozenset(
     ("VarHandleOp", "Placeholder", "PlaceholderWithDefault", "NoOp", "Const", "VariableV2")
 )
 """Operations that are no computation: on an IPU or on the host they are the same."""
+_MOVES: Final = frozenset(("AssignVariableOp", "ReadVariableOp", "Identity"))
+"""Operations that are no computation if the values that they move are the host's."""
 
 
 def install() -> None:
@@ -112,11 +114,14 @@ class _Rewriter:
             if any(name in operation.node_def.attr for name in (feeds.INITIALIZER, feeds.DELETER))
         ]
         initial = _initial_operations(graph)
-        placed = [
-            operation
-            for operation in operations
-            if _is_placed(operation) and operation.name not in initial
-        ]
+        placed = _without_moves(
+            operations,
+            [
+                operation
+                for operation in operations
+                if _is_placed(operation) and operation.name not in initial
+            ],
+        )
         if not placed:
             return _Rewritten({}, begun)
         return _Rewritten(_launch_placed(graph, operations, placed, elements), begun)
@@ -180,6 +185,28 @@ def _is_placed(operation: tf.Operation) -> bool:
     if markers.kind_of(operation) is not None:
         return True
     return str(tf.DeviceSpec.from_string(operation.device or "").device_type) == "IPU"
+
+
+def _without_moves(
+    operations: Sequence[tf.Operation], placed: Sequence[tf.Operation]
+) -> list[tf.Operation]:
+    """Return the placed operations without those that only move values of the host.
+
+    Where a variable lies on an IPU, restoring or loading it is an assignment placed there. It is no
+    computation, and needs no value of the variable, so the host does it.
+    """
+    names = {operation.name for operation in placed}
+    moves: set[str] = set()
+    for operation in placed:
+        if operation.type in _MOVES and all(
+            tensor.op.name not in names or tensor.op.name in moves for tensor in operation.inputs
+        ):
+            moves.add(operation.name)
+    # Moves whose results are computed with belong to the computation.
+    for operation in reversed(operations):
+        if operation.name in names and operation.name not in moves:
+            moves.difference_update(tensor.op.name for tensor in operation.inputs)
+    return [operation for operation in placed if operation.name not in moves]
 
 
 def _initial_operations(graph: tf.Graph) -> set[str]:

@@ -230,3 +230,40 @@ def test_the_host_waits_for_what_an_ipu_computes(ipus, compiled, graph):
         assert session.run(number, {x: SQUARE}) == 8
         assert compiled() == 1
         np.testing.assert_allclose(session.run(state), SQUARE @ SQUARE)
+
+
+def test_variables_on_an_ipu_are_restored_before_they_have_values(ipus, compiled, graph, tmp_path):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [2, 2])
+    with ipu.scopes.ipu_scope(DEVICE):
+        weight = tf.get_variable("w", [2, 2], initializer=tf.ones_initializer())
+        scaled = weight * 2.0
+        product = x @ scaled
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        weight.load(SQUARE, session)
+        path = saver.save(session, str(tmp_path / "weights"))
+    before = compiled()
+    with tf.Session() as session:
+        saver.restore(session, path)
+        np.testing.assert_array_equal(session.run(weight), SQUARE)
+        assert compiled() == before
+        found = session.run(product, {x: SQUARE})
+        np.testing.assert_array_equal(found, SQUARE @ SQUARE * 2)
+    assert compiled() == before + 1
+
+
+def test_operators_of_the_chip_take_constants(ipus, compiled, graph):
+    ipu = ipus()
+    image = np.arange(48, dtype=np.uint8).reshape(1, 4, 4, 3)
+    offsets, scales = np.array([[0.5, 0.25, 0.125], [2, 4, 8]], np.float32)
+    x = tf.placeholder(tf.uint8, image.shape)
+    [result] = compile_on_ipu(
+        ipu, lambda value: ipu.image_ops.normalise_image(value, offsets, scales, 0.125), [x]
+    )
+    with tf.Session() as session:
+        found = session.run(result, {x: image})
+    np.testing.assert_array_equal(found[..., :3], (image * 0.125 - offsets) * scales)
+    np.testing.assert_array_equal(found[..., 3], np.zeros([1, 4, 4]))
+    assert compiled() == 1

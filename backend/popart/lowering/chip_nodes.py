@@ -56,6 +56,10 @@ def _lower_graph(
     types = {
         **outer_types,
         **{
+            tensor.name: helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            for tensor in graph.initializer
+        },
+        **{
             value.name: value.type
             for value in (*inferred.input, *inferred.value_info, *inferred.output)
         },
