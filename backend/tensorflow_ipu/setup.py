@@ -12,6 +12,7 @@ FACES = {
     "tensorflow.python.ipu": "face",
     "tensorflow.compiler.plugin": "face_plugin",
     "keras.ipu": "face_keras",
+    "tensorflow.python.keras.datasets": "face_datasets",
 }
 """Package under a real name to the folder that has it."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
 
-from tensorflow_ipu.scopes import SHARD
+from tensorflow_ipu.placement import SHARD
 
 _XLA_SHARDING: Final = "_XlaSharding"
 """XLA's attribute, which other code may set."""

@@ -1,0 +1,5 @@
+"""Data set imdb."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "keras.datasets.imdb")
