@@ -13,7 +13,7 @@ import tensorflow as tf
 from onnxgraph import iter_nodes
 
 from tensorflow_ipu.conversion.expanding import expand
-from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.errors import IpuError, TrainingError
 
 OPSET: Final = 18
 _lock = threading.RLock()
@@ -156,10 +156,16 @@ def _add_unread(graph: onnx.GraphProto, inputs: Mapping[str, tf.Tensor]) -> None
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
-    """Raise IpuError for operators that no domain has: tf2onnx writes them into the model."""
+    """Raise IpuError for operators that no domain has, which tf2onnx writes into the model, and
+    TrainingError if it trains."""
     schemas = _Schemas()
     for node in iter_nodes(model.graph):
         if node.domain not in _DOMAINS or (not node.domain and node.op_type not in schemas):
+            if node.op_type.endswith("Grad") or "Apply" in node.op_type:
+                raise TrainingError(
+                    f"operator {node.op_type} ({node.name}) trains: training is not supported, "
+                    "this TensorFlow for the IPU computes inference"
+                )
             raise IpuError(
                 f"operator {node.op_type} ({node.name}) is not supported on the IPU: nothing "
                 "converts it"
