@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.eager import context
 from tensorflow.python.framework import importer
+from tensorflow.python.ops import control_flow_v2_toggles
 
 from tensorflow_ipu import eager_operations, launching, markers, scope_hooks
 from tensorflow_ipu.execution import Computation, Input
@@ -41,7 +42,9 @@ def install() -> None:
     eager_operations.install()
     scope_hooks.install()
     tf.compat.v1.enable_control_flow_v2()
-    make, run = base.__init__, base.run
+    # `disable_v2_behavior` would bring loops back that are no functions, also after this import.
+    control_flow_v2_toggles.disable_control_flow_v2 = lambda: None
+    make, run, make_callable = base.__init__, base.run, base.make_callable
 
     def make_soft(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         config = tf.compat.v1.ConfigProto() if config is None else config
@@ -69,7 +72,16 @@ def install() -> None:
             feeds.begin_infeeds(operation, self)
         return result
 
+    def make_callable_with_ipus(
+        self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False
+    ) -> Any:
+        rewritten = _rewriter(self.graph).rewrite(fetches, {})
+        if feed_list is None and not rewritten.begun and rewritten.fetches is fetches:
+            return make_callable(self, fetches, feed_list, accept_options)
+        return make_callable(self, fetches, feed_list or [], accept_options)  # it calls `run`
+
     base.__init__, base.run = make_soft, run_with_ipus
+    base.make_callable = make_callable_with_ipus
 
 
 class _Rewritten:

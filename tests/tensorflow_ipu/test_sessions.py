@@ -267,3 +267,50 @@ def test_operators_of_the_chip_take_constants(ipus, compiled, graph):
     np.testing.assert_array_equal(found[..., :3], (image * 0.125 - offsets) * scales)
     np.testing.assert_array_equal(found[..., 3], np.zeros([1, 4, 4]))
     assert compiled() == 1
+
+
+def test_a_callable_of_a_session_runs_on_the_ipu(ipus, compiled, graph):
+    ipus()
+    with tf.device(DEVICE):
+        x = tf.placeholder(tf.float32, [2, 2])
+        product = x @ x
+        constant = tf.constant(SQUARE) @ tf.constant(SQUARE)
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.make_callable(product, [x])(SQUARE), SQUARE @ SQUARE)
+        np.testing.assert_allclose(session.make_callable(constant)(), SQUARE @ SQUARE)
+    assert compiled() == 2
+
+
+def test_loops_of_a_graph_are_functions_whatever_a_script_disables(ipus, compiled, graph):
+    from tensorflow.python.ops import control_flow_v2_toggles
+
+    ipus()
+    control_flow_v2_toggles.disable_control_flow_v2()  # as `disable_v2_behavior` does
+    with tf.device(DEVICE):
+        x = tf.placeholder(tf.float32, [2, 2])
+        _, result = tf.while_loop(lambda i, _: i < 3, lambda i, m: (i + 1, m @ x), [0, x])
+    with tf.Session() as session:
+        found = session.run(result, {x: SQUARE})
+    np.testing.assert_allclose(found, np.linalg.matrix_power(SQUARE, 4))
+    assert compiled() == 1
+
+
+def test_a_profile_is_written_where_the_engine_options_ask(ipus, compiled, graph, tmp_path):
+    import pva
+    from tensorflow.python import ipu
+
+    config = ipu.config.IPUConfig()
+    config.auto_select_ipus = 1
+    config.compilation_poplar_options = {
+        "autoReport.all": "true",
+        "autoReport.directory": str(tmp_path),
+    }
+    config.configure_ipu_system()
+    x = tf.placeholder(tf.float32, [64, 64])
+    [result] = compile_on_ipu(ipu, lambda value: tf.nn.softmax(value @ value), [x])
+    with tf.Session() as session:
+        session.run(result, {x: np.ones([64, 64])})
+    [file] = tmp_path.rglob("profile.pop")
+    report = pva.openReport(str(file))
+    assert report.compilation.target.numIPUs == 1
+    assert report.execution.totalCycles.total > 0
