@@ -308,10 +308,10 @@ def _cast_doubles(dataset: Any, dialect: Dialect) -> Any:
     return dataset if depth is None else dataset.prefetch(depth)
 
 
-def _find_prefetch(dataset: Any) -> Any:
+def _find_prefetch(dataset: Any) -> int | None:
     """Return how many elements the data set prefetches, or None."""
     if isinstance(dataset, DatasetV1Adapter):
         dataset = dataset._dataset
     if type(dataset).__name__ == "_PrefetchDataset":
-        return dataset._buffer_size
+        return int(dataset._buffer_size)
     return None
