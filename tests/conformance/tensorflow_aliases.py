@@ -56,9 +56,6 @@ ATTRIBUTES: Final = {
         "extension_delegate": "tensorflow_ipu.keras_extensions.delegation",
         "extension_delegate_if_exists": "tensorflow_ipu.keras_extensions.delegation",
     },
-    "tensorflow.python.ops.functional_ops": {
-        "partitioned_call": "tensorflow.python.ops.gen_functional_ops",
-    },
     "tensorflow.python.ops.nn": {"dynamic_rnn": "tensorflow.python.ops.rnn"},
 }
 """Former attributes of modules, and the modules that have them today."""
@@ -195,6 +192,8 @@ def install(checkout: Path, stubs: Mapping[str, Mapping[str, Any]]) -> None:
     for module_name, submodules in SUBMODULES.items():
         for name, source in submodules.items():
             setattr(importlib.import_module(module_name), name, importlib.import_module(source))
+    functional_ops = importlib.import_module("tensorflow.python.ops.functional_ops")
+    vars(functional_ops)["partitioned_call"] = partitioned_call
     for module_name, shape in IMAGES.items():
         vars(importlib.import_module(module_name))["load_data"] = partial(draw_images, shape)
 
@@ -209,3 +208,14 @@ def draw_images(shape: tuple[int, ...], *_: Any, **__: Any) -> Any:
         )
         for count in (60000, 10000)
     )
+
+
+def partitioned_call(args: Sequence[Any], f: Any) -> Any:
+    """Call a function of TensorFlow 1 in an operation of its own."""
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import gen_functional_ops
+
+    f.add_to_graph(ops.get_default_graph())
+    types = [output.type for output in f.definition.signature.output_arg]
+    results = gen_functional_ops.partitioned_call(args, types, f)
+    return results[0] if len(results) == 1 else results

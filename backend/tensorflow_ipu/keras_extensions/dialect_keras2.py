@@ -156,7 +156,13 @@ class Keras2(Dialect):
     def trace_network(self, model: Any, inputs: Any) -> Any:
         outputs = self._trace_call(model, inputs)
         if model.save_spec() is None:
-            model._set_save_spec(inputs)
+            # The names of the symbolic inputs depend on what was made before.
+            names = _engine("compile_utils").create_pseudo_input_names(inputs)
+            specs = [
+                tf.TensorSpec(tensor.shape, tensor.dtype, name)
+                for tensor, name in zip(tf.nest.flatten(inputs), names, strict=True)
+            ]
+            model._set_save_spec(tf.nest.pack_sequence_as(inputs, specs))
         if not all(map(self.is_symbolic, tf.nest.flatten(outputs))):
             return None
         return self.make_network(inputs, outputs, f"{model.name}_network")

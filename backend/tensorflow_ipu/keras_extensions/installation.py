@@ -40,7 +40,7 @@ _MODEL_METHODS: Final = (
     "_trackable_children",
 )
 _FUNCTIONAL_METHODS: Final = ("get_config", "_assert_weights_created", "_trackable_children")
-_SEQUENTIAL_METHODS: Final = ("get_config", "add", "pop", "_assert_weights_created")
+_SEQUENTIAL_METHODS: Final = ("get_config", "add", "pop", "build", "_assert_weights_created")
 _installed: Final[set[str]] = set()
 
 

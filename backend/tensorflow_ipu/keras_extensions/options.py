@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
+import tensorflow as tf
 from tensorflow.python.platform import tf_logging as logging
 
 from tensorflow_ipu.keras_extensions.delegation import KerasExtension
@@ -53,6 +54,13 @@ def set_untracked(instance: Any, **values: Any) -> None:
     """Set attributes without Keras' tracking, which would wrap lists and dictionaries."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
+
+
+def read_sizes(shape: Any) -> Any:
+    """Return a shape whose sizes may be tensors, with numbers."""
+    if isinstance(shape, (list, tuple)) and any(map(tf.is_tensor, shape)):
+        return tuple(int(size) if tf.is_tensor(size) else size for size in shape)
+    return shape
 
 
 class ExtensionOptions(KerasExtension):

@@ -14,7 +14,7 @@ from tensorflow_ipu.keras_extensions.assignments import (
 from tensorflow_ipu.keras_extensions.base import KerasExtensionBase
 from tensorflow_ipu.keras_extensions.delegation import accept_any_signature, call_original
 from tensorflow_ipu.keras_extensions.dialects import dialect_of
-from tensorflow_ipu.keras_extensions.options import set_untracked
+from tensorflow_ipu.keras_extensions.options import read_sizes, set_untracked
 from tensorflow_ipu.keras_extensions.pipelines import make_plan
 
 
@@ -49,6 +49,13 @@ class SequentialExtension(KerasExtensionBase):
                 "Functional API."
             )
         dialect_of(self).build_sequential(self, input_shape, input_dtype)
+
+    def _build_supported(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    @accept_any_signature
+    def _build_delegate(self, input_shape: Any = None) -> Any:
+        return call_original(self, "build", read_sizes(input_shape))
 
     def get_pipeline_stage_assignment(self) -> list[Any]:
         """Return the stages of the model's layers.

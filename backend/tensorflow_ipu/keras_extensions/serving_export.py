@@ -77,9 +77,8 @@ def _find_signature(model: Any, batch_size: int | None) -> list[tf.TensorSpec]:
             "`model.build()` or invoke your model using real data."
         )
     if batch_size is not None:
-        return [
-            tf.TensorSpec([batch_size, *spec.shape[1:]], spec.dtype, spec.name) for spec in specs
-        ]
+        rows = int(batch_size)
+        return [tf.TensorSpec([rows, *spec.shape[1:]], spec.dtype, spec.name) for spec in specs]
     if not all(spec.shape.is_fully_defined() for spec in specs):
         raise ValueError(
             "Not all dimensions of inputs can be determined. Please specify batch size in model's "

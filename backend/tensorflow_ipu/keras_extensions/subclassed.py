@@ -17,7 +17,7 @@ from tensorflow_ipu.keras_extensions.base import KerasExtensionBase
 from tensorflow_ipu.keras_extensions.delegation import accept_any_signature
 from tensorflow_ipu.keras_extensions.dialects import dialect_of
 from tensorflow_ipu.keras_extensions.nodes import node_index, node_operation
-from tensorflow_ipu.keras_extensions.options import set_untracked
+from tensorflow_ipu.keras_extensions.options import read_sizes, set_untracked
 from tensorflow_ipu.keras_extensions.pipelines import Plan, make_plan
 
 _NAMES_OF_NETWORK = frozenset({"name", "layers", "input_layers", "output_layers", "trainable"})
@@ -61,6 +61,7 @@ class ModelExtension(KerasExtensionBase):
         dialect = dialect_of(self)
         self._validate_call_function()
         _map_shapes(input_shape, self._check_shape)
+        input_shape = _map_shapes(input_shape, read_sizes)
         shapes = _map_shapes(input_shape, lambda x: tuple(x.shape) if dialect.is_symbolic(x) else x)
         dialect.layer_class.build(self, shapes)
         if dialect.is_calling():
@@ -246,8 +247,14 @@ def _map_shapes(shapes: Any, function: Callable[[Any], Any]) -> Any:
     """Apply a function to each shape in a structure; a shape is a list or tuple of numbers."""
     if isinstance(shapes, dict):
         return {key: function(shape) for key, shape in shapes.items()}
-    if isinstance(shapes, (list, tuple)) and not all(
-        size is None or isinstance(size, (int, tf.compat.v1.Dimension)) for size in shapes
-    ):
+    if isinstance(shapes, (list, tuple)) and not all(map(_is_size, shapes)):
         return [function(shape) for shape in shapes]
     return function(shapes)
+
+
+def _is_size(value: Any) -> bool:
+    return (
+        value is None
+        or isinstance(value, (int, tf.compat.v1.Dimension))
+        or (isinstance(value, tf.Tensor) and value.shape.rank == 0)
+    )
