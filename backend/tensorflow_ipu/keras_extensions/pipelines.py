@@ -168,7 +168,10 @@ def make_pipeline_function(
 
     def pipeline_function(_steps_per_execution: int, iterator: Any, outfeed: Any) -> None:
         pipelining_ops = import_module("tensorflow_ipu.operators.pipelining_ops")
-        stages = make_stages(model, iterator.element_spec, evaluates)
+        accumulates = bool(model._pipelining_accumulate_outfeed and evaluates)
+        stages = make_stages(
+            model, iterator.element_spec, evaluates, steps_per_execution if accumulates else 1
+        )
         dialect = dialect_of(model)
         with dialect.inference_context(model):
             pipelining_ops.pipeline(
@@ -176,7 +179,7 @@ def make_pipeline_function(
                 gradient_accumulation_count=steps_per_execution,
                 repeat_count=1,
                 device_mapping=model._pipelining_device_mapping,
-                accumulate_outfeed=bool(model._pipelining_accumulate_outfeed and evaluates),
+                accumulate_outfeed=accumulates,
                 inputs=[],
                 infeed_queue=iterator._infeed_queue,
                 outfeed_queue=outfeed,
@@ -190,23 +193,33 @@ def make_pipeline_function(
     return compiled
 
 
-def make_stages(model: Any, element_spec: Any, evaluates: bool) -> list[Callable[..., Any]]:
-    """Return a function for each stage: of an element of the data, or of the stage before."""
+def make_stages(
+    model: Any, element_spec: Any, evaluates: bool, divisor: int = 1
+) -> list[Callable[..., Any]]:
+    """Return a function for each stage: of an element of the data, or of the stage before.
+
+    Args:
+        model: The extended model.
+        element_spec: Shapes and types of an element.
+        evaluates: Whether the last stage returns metrics.
+        divisor: What metrics are divided by, because they are summed up later.
+    """
     plan = model._make_pipeline_plan()
     check_stages(plan)
-    stages = _Stages(model, plan, element_spec, evaluates)
+    stages = _Stages(model, plan, element_spec, evaluates, divisor)
     return [partial(stages.run, stage) for stage in range(plan.num_stages)]
 
 
 class _Stages:
     """The stages of a pipeline. Each gives the next one the tensors that later ones take."""
 
-    def __init__(self, model: Any, plan: Plan, element_spec: Any, evaluates: bool) -> None:
+    def __init__(
+        self, model: Any, plan: Plan, element_spec: Any, evaluates: bool, divisor: int
+    ) -> None:
         self._model, self._plan, self._evaluates = model, plan, evaluates
+        self._divisor = divisor
         self._dialect: Dialect = dialect_of(model)
         _, *self._labels_spec = self._dialect.unpack(element_spec)
-        self._num_labels = len(_without_nones(self._labels_spec)) if evaluates else 0
-        self._steps = 0
 
     def run(self, stage: int, *args: Any, **kwargs: Any) -> Any:
         """Execute a stage."""
@@ -240,7 +253,10 @@ class _Stages:
         y, sample_weight = tf.nest.map_structure(
             lambda leaf: None if leaf is None else next(remaining), tuple(self._labels_spec)
         )
-        return self._dialect.loss_and_metrics(self._model, y, predictions, sample_weight)
+        logs = self._dialect.loss_and_metrics(self._model, y, predictions, sample_weight)
+        if self._divisor == 1:
+            return logs
+        return tf.nest.map_structure(lambda value: value / self._divisor, logs)
 
 
 def _without_nones(structure: Any) -> list[Any]:
