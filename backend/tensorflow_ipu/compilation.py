@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,12 +20,11 @@ from popart.lowering import (
     join_replicas,
     lower_chip_nodes,
 )
-from popart.session import reports
 from popart.session.compilation import compile_replicas, make_compiler_options
 from popart.session.program import DeviceProgram
 from popart.session.replication import JointProgram
 from poprt import CompilerOptions
-from poprt.compile import Executable, compile_unreported
+from poprt.compile import compile_unreported
 from simipu import CompileError, OutOfMemoryError
 from simipu.chip.placement import place_nodes
 
@@ -49,6 +48,7 @@ from tensorflow_ipu.files.executable_cache import (
 )
 from tensorflow_ipu.files.popef_files import StoredExecutable
 from tensorflow_ipu.plan import Segment, Source, VariableKey
+from tensorflow_ipu.reports import write_report
 
 if TYPE_CHECKING:
     from tensorflow_ipu.execution import PlannedComputation
@@ -231,7 +231,7 @@ def _compile(
         counters.compiled += 1
         seconds = time.perf_counter() - start
         events.record_compilation(events.MODULE, device.ordinal, seconds)
-        _write_reports(converted, executable, options, name, settings.engineOptions)
+        write_report(converted, executable, options, name, settings.engineOptions)
         description = describe_computation(planned, executable, name, device)
         state = find_state_values(planned, description)
         return StoredExecutable(executable, description, state_values=state)
@@ -262,21 +262,6 @@ def _get_or_compile(name: str, compile_it: Any, device: Device) -> StoredExecuta
     stored = ExecutableCache(folder).get_or_compile(name, compile_it)
     counters.loaded += counters.compiled == before
     return stored
-
-
-def _write_reports(
-    model: onnx.ModelProto,
-    executable: Executable,
-    options: CompilerOptions,
-    name: str,
-    engine: Mapping[str, str],
-) -> None:
-    """Write the profile, if the engine's options ask for one."""
-    shown = replace(options, show_compilation_progress_bar=False)
-    try:
-        reports.write_profile(engine, executable, shown, name, model)
-    except popart.popart_runtime_error as error:
-        raise IpuError(str(error)) from error
 
 
 def make_weights(model: onnx.ModelProto, values: Mapping[str, Array], frozen: bool) -> None:

@@ -310,7 +310,8 @@ def test_a_profile_is_written_where_the_engine_options_ask(ipus, compiled, graph
     [result] = compile_on_ipu(ipu, lambda value: tf.nn.softmax(value @ value), [x])
     with tf.Session() as session:
         session.run(result, {x: np.ones([64, 64])})
-    [file] = tmp_path.rglob("profile.pop")
+    [file] = tmp_path.glob("tf_report__*/profile.pop")
+    assert '"tensorflow"' in file.with_name("framework.json").read_text()
     report = pva.openReport(str(file))
     assert report.compilation.target.numIPUs == 1
     assert report.execution.totalCycles.total > 0
