@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from popef._tools.arrays import Array
 from tensorflow_ipu import markers, placement, variable_operators
+from tensorflow_ipu.constant_folding import compute_operation
 from tensorflow_ipu.control_flow import emit_choice, emit_loop
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.graphs import function_graph, needed_operations
@@ -35,7 +36,6 @@ from tensorflow_ipu.values import (
     Bound,
     Value,
     Variable,
-    compute_operation,
     constant_array,
     copy_operation,
     fold_shape,

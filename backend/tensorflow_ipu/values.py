@@ -89,16 +89,6 @@ def fold_shape(operation: tf.Operation, values: Sequence[Bound]) -> Array | None
     return np.array(shape.as_list(), dtype)
 
 
-def compute_operation(operation: tf.Operation, arrays: Sequence[Array]) -> list[Array]:
-    """Return the results of an operator of constants, computed by TensorFlow on the host."""
-    graph = tf.Graph()
-    with graph.as_default(), tf.device(None):
-        copy = copy_operation(graph, operation, [tf.constant(array) for array in arrays])
-    copy._set_device("")  # noqa: SLF001
-    with tf.compat.v1.Session(graph=graph) as session:
-        return list(session.run(list(copy.outputs)))
-
-
 def is_scalar_constant(value: Value) -> bool:
     if isinstance(value.constant, tf.Operation):
         tensor = value.constant.outputs[0]

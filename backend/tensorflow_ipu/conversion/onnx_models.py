@@ -12,6 +12,7 @@ import onnx
 import tensorflow as tf
 from onnxgraph import iter_nodes
 
+from tensorflow_ipu.constant_folding import find_constants
 from tensorflow_ipu.conversion.expanding import expand
 from tensorflow_ipu.errors import IpuError, TrainingError
 
@@ -109,6 +110,8 @@ def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.Mo
 
     for name in ("tf2onnx", "tf2onnx.tfonnx", "tf2onnx.tf_utils"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # tf2onnx computes constants in sessions, whose threads may all wait for this conversion.
+    tfonnx.compute_const_folding_using_tf = find_constants
     with graph.as_default():
         try:
             converted = tfonnx.process_tf_graph(
