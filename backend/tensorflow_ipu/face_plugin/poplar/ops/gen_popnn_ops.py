@@ -2,4 +2,8 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.operators.generated.gen_popnn_ops")
+__getattr__, __dir__ = forward(
+    __name__,
+    "tensorflow_ipu.operators.generated.gen_popnn_ops",
+    "tensorflow_ipu.operators.generated.recurrent_layers",
+)
