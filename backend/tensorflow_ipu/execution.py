@@ -21,6 +21,7 @@ from tensorflow_ipu.feeds import queues
 from tensorflow_ipu.flattening import make_plan
 from tensorflow_ipu.operators.pipeline_arguments import check_iterations
 from tensorflow_ipu.plan import (
+    Assertion,
     Branch,
     Check,
     Dequeue,
@@ -280,6 +281,15 @@ class _Run:
     def _run_check(self, item: Check) -> None:
         check_iterations(int(self.replicas[0].get(item.count)), item.overlapping)
 
+    def _run_assertion(self, item: Assertion) -> None:
+        if not all(np.all(slots.get(item.condition)) for slots in self.replicas):
+            raise tf.errors.InternalError(
+                None,
+                None,
+                "[Poplar][Execute engine] application_runtime_error: the assertion "
+                f"{item.name!r} is not true",
+            )
+
     def _run_loop(self, item: Loop) -> None:
         self._move(item.initial, item.carried)
         while True:
@@ -307,6 +317,7 @@ class _Run:
 _RUNNERS: Final[Mapping[type, Callable[[_Run, Any], None]]] = {
     Segment: _Run._run_segment,  # noqa: SLF001
     Dequeue: _Run._run_dequeue,  # noqa: SLF001
+    Assertion: _Run._run_assertion,  # noqa: SLF001
     Check: _Run._run_check,  # noqa: SLF001
     Enqueue: _Run._run_enqueue,  # noqa: SLF001
     Loop: _Run._run_loop,  # noqa: SLF001

@@ -19,8 +19,9 @@ from tensorflow_ipu import markers, placement, variable_operators
 from tensorflow_ipu.constant_folding import compute_operation
 from tensorflow_ipu.control_flow import emit_choice, emit_loop
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.graphs import function_graph, needed_operations
+from tensorflow_ipu.graphs import find_assertions, function_graph, needed_operations
 from tensorflow_ipu.plan import (
+    Assertion,
     Check,
     Dequeue,
     Enqueue,
@@ -84,7 +85,7 @@ class Flattener:
         self._plan = Plan()
         self._segment: Segment | None = None
         self._counting: Segment | None = None
-        self._after: list[Enqueue | Check] = []
+        self._after: list[Enqueue | Check | Assertion] = []
         self._depth = 0
         self._current: dict[str, Value] = {}
         """Values of variables in the current segment."""
@@ -253,7 +254,8 @@ class Flattener:
         bound: dict[str, Bound] = {
             tensor.name: value for tensor, value in zip(graph.inputs, inputs, strict=True)
         }
-        for operation in needed_operations(graph):
+        assertions = {} if self._depth else find_assertions(graph)
+        for operation in needed_operations(graph, assertions.values()):
             if operation.type == "Placeholder" and f"{operation.name}:0" in bound:
                 continue
             values = [bound[tensor.name] for tensor in operation.inputs if tensor.name in bound]
@@ -263,6 +265,11 @@ class Flattener:
                 operation.outputs, self._emit(graph, operation, values), strict=False
             ):
                 bound[tensor.name] = value
+        self._after.extend(
+            Assertion(self.slot_of(bound[condition.name]), name)
+            for name, condition in assertions.items()
+            if condition.name in bound
+        )
         try:
             return [bound[tensor.name] for tensor in graph.outputs]
         except KeyError as error:

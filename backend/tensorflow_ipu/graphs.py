@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -68,9 +69,35 @@ def _has_effect(operation: tf.Operation) -> bool:
     )
 
 
-def needed_operations(graph: Any) -> list[tf.Operation]:
-    """Return the operations that a FuncGraph's outputs and effects need, in their order."""
-    roots = [tensor.op for tensor in graph.outputs]
+def find_assertions(graph: Any) -> dict[str, tf.Tensor]:
+    """Return the conditions of a graph's assertions, by their names.
+
+    An assertion is an operator Assert, or a conditional whose branch for False has one.
+    """
+    return {
+        operation.name: operation.inputs[0]
+        for operation in graph.get_operations()
+        if operation.type == "Assert"
+        or (operation.type in ("If", "StatelessIf") and _asserts(graph, operation))
+    }
+
+
+def _asserts(graph: Any, operation: tf.Operation) -> bool:
+    branch = function_graph(graph, operation, "else_branch")
+    return any(operation.type == "Assert" for operation in branch.get_operations())
+
+
+def needed_operations(graph: Any, others: Iterable[tf.Tensor] = ()) -> list[tf.Operation]:
+    """Return the operations that a FuncGraph's outputs and effects need, in their order.
+
+    Args:
+        graph: The FuncGraph.
+        others: Further tensors that are needed.
+
+    Returns:
+        The operations.
+    """
+    roots = [tensor.op for tensor in (*graph.outputs, *others)]
     for operation in graph.get_operations():
         if _has_effect(operation) or _calls_effects(graph, operation):
             roots.append(operation)

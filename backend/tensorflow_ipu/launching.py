@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import Counter
@@ -56,9 +57,14 @@ def trace(function: Callable[..., Any], arguments: Sequence[Any], name: str) -> 
         with tf.variable_creator_scope(lift):
             return function(*values)
 
-    return func_graph_module.func_graph_from_py_func(
-        name, traced, specs, {}, add_control_dependencies=True
-    )
+    with contextlib.ExitStack() as stack:
+        if not tf.executing_eagerly():
+            # Variables are made in the graph around the function. TensorFlow finds a global default
+            # graph only if it is entered; else it would make them in eager mode.
+            stack.enter_context(tf.compat.v1.get_default_graph().as_default())
+        return func_graph_module.func_graph_from_py_func(
+            name, traced, specs, {}, add_control_dependencies=True
+        )
 
 
 def make_computation(

@@ -105,6 +105,15 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Assertion:
+    """Ends the run with an error unless a value is true."""
+
+    condition: Slot
+    name: str
+    """Name of the operator."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Loop:
     """A loop that exchanges values with the host: feeds, or variables that change."""
 
@@ -125,7 +134,7 @@ class Branch:
     results: Sequence[Slot]
 
 
-Item = Segment | Dequeue | Enqueue | Check | Loop | Branch
+Item = Segment | Dequeue | Enqueue | Check | Assertion | Loop | Branch
 
 
 @dataclass(slots=True, eq=False)

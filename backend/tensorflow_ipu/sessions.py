@@ -51,6 +51,8 @@ def install() -> None:
         copy = tf.compat.v1.ConfigProto()
         copy.CopyFrom(config)
         copy.allow_soft_placement = True
+        # Operations of an IPU need no kernel of the CPU, as long as nothing runs them there.
+        copy.graph_options.place_pruned_graph = True
         make(self, target, graph, copy)
 
     def run_with_ipus(

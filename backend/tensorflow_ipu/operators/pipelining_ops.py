@@ -158,7 +158,8 @@ def pipeline(
     with tf.name_scope(name):
         count = tf.cast(tf.convert_to_tensor(gradient_accumulation_count), tf.int32)
         _begin(count, count_overlapping(schedule, devices), 1 + max(flatten_devices(devices)))
-        run = _Run(stages, infeed_queue, outfeed_queue, count * serialization, repeat_count)
+        repeats = int(repeat_count) if isinstance(repeat_count, float) else repeat_count
+        run = _Run(stages, infeed_queue, outfeed_queue, count * serialization, repeats)
         return run.accumulate(accumulate_outfeed_dtype) if accumulate_outfeed else run.enqueue()
 
 
