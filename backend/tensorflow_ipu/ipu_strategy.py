@@ -19,6 +19,7 @@ from tensorflow.python.trackable import base as trackable
 
 from tensorflow_ipu import scope_hooks
 from tensorflow_ipu.execution import Computation
+from tensorflow_ipu.feeds import host_iterators
 from tensorflow_ipu.keras_extensions import KerasExtensions
 from tensorflow_ipu.launching import launch, make_computation, run_eagerly, trace
 
@@ -251,7 +252,10 @@ def run_on_ipu(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], ordinal: in
         TypeError: For arguments or results in float64.
     """
     if isinstance(fn, polymorphic_function.Function):
-        concrete = fn.get_concrete_function(*args, **kwargs)
+        args = [host_iterators.adapt(value) for value in args]
+        kwargs = {name: host_iterators.adapt(value) for name, value in kwargs.items()}
+        with host_iterators.tracing_for_ipu():
+            concrete = fn.get_concrete_function(*args, **kwargs)
     elif isinstance(fn, concrete_function.ConcreteFunction):
         concrete = fn
     else:

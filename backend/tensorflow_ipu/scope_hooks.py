@@ -16,6 +16,7 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from tensorflow_ipu.eager_operations import current_ordinal
+from tensorflow_ipu.feeds import host_iterators
 
 _scopes = threading.local()
 
@@ -75,6 +76,7 @@ def install() -> None:
         return strategy.run(self, args, kwargs)
 
     polymorphic_function.Function.__call__ = call_on_ipu
+    host_iterators.install()
     iterate = dataset_ops.DatasetV2.__iter__
 
     def iterate_for_ipu(self: Any) -> Any:

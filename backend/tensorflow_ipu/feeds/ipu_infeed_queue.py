@@ -47,7 +47,7 @@ class IPUInfeedQueue:
         del kwargs
         self._structure = tf.data.experimental.get_structure(dataset)
         self._specs = tf.nest.flatten(self._structure)
-        self._flat_structure = _describe_specs(self._specs)
+        self._flat_structure = describe_specs(self._specs)
         self._device_ordinal = find_device_ordinal(device_ordinal)
         self._prefetch_depth = _check_depth(prefetch_depth)
         self._optimise_latency = optimise_latency
@@ -180,7 +180,7 @@ class IPUInfeedQueue:
         return queue
 
 
-def _describe_specs(specs: list[tf.TensorSpec]) -> dict[str, list[Any]]:
+def describe_specs(specs: list[tf.TensorSpec]) -> dict[str, list[Any]]:
     """Return shapes and types of an element's tensors; raises ValueError for unknown shapes."""
     for spec in specs:
         if not hasattr(spec, "dtype") or not hasattr(spec, "shape"):
