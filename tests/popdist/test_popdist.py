@@ -118,3 +118,12 @@ def test_a_session_has_the_replicas_of_its_process(start, count):
     options = popart.SessionOptions()
     popdist.popart.configureSessionOptions(options)
     assert (options.enableReplicatedGraphs, options.replicatedGraphCount) == (count > 1, count)
+
+
+def test_the_side_of_tensorflow_can_be_imported_and_says_that_it_is_not_supported():
+    import popdist.tensorflow
+
+    with pytest.raises(
+        NotImplementedError, match=r"set_ipu_config is not supported: .*one process"
+    ):
+        popdist.tensorflow.set_ipu_config(None, ipus_per_replica=2)
