@@ -289,6 +289,9 @@ def open_function(graph: tf.Graph, name: str) -> Any:
         The graph, with inputs and outputs.
     """
     function = graph._get_function(name)  # noqa: SLF001
+    while function is None and isinstance(graph, func_graph.FuncGraph):
+        graph = graph.outer_graph  # a branch within a branch: the graph around them has both
+        function = graph._get_function(name)  # noqa: SLF001
     definition = function.cached_definition if hasattr(function, "cached_definition") else None
     if definition is None:
         definition = function.definition
