@@ -19,6 +19,7 @@ from tensorflow_ipu import names, placement
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.feeds import queues
 from tensorflow_ipu.flattening import make_plan
+from tensorflow_ipu.host_steps import STEPS
 from tensorflow_ipu.operators.pipeline_arguments import check_iterations
 from tensorflow_ipu.plan import (
     Assertion,
@@ -26,6 +27,7 @@ from tensorflow_ipu.plan import (
     Check,
     Dequeue,
     Enqueue,
+    HostStep,
     Loop,
     Plan,
     Segment,
@@ -239,6 +241,8 @@ class _Run:
     planned: PlannedComputation
     replicas: Sequence[_Slots]
     variables: VariableValues
+    iterations: list[int] = field(default_factory=lambda: [0])
+    """Numbers of the iterations of the loops that run, the innermost last."""
 
     def run_plan(self, plan: Plan) -> None:
         """Run the items of a plan in order."""
@@ -292,12 +296,22 @@ class _Run:
 
     def _run_loop(self, item: Loop) -> None:
         self._move(item.initial, item.carried)
+        self.iterations.append(0)
         while True:
             self.run_plan(item.condition)
             if not self.replicas[0].get(item.condition.outputs[0]):
+                self.iterations.pop()
                 return
             self.run_plan(item.body)
             self._move(item.body.outputs, item.carried)
+            self.iterations[-1] += 1
+
+    def _run_step(self, item: HostStep) -> None:
+        for replica, slots in enumerate(self.replicas):
+            values = [slots.get(slot) for slot in item.inputs]
+            results = STEPS[item.name](item, replica, values, self.iterations[-1])
+            for slot, value in zip(item.outputs, results, strict=True):
+                slots[slot.number] = value
 
     def _move(self, sources: Sequence[Slot], targets: Sequence[Slot]) -> None:
         for slots in self.replicas:
@@ -315,6 +329,7 @@ class _Run:
 
 
 _RUNNERS: Final[Mapping[type, Callable[[_Run, Any], None]]] = {
+    HostStep: _Run._run_step,  # noqa: SLF001
     Segment: _Run._run_segment,  # noqa: SLF001
     Dequeue: _Run._run_dequeue,  # noqa: SLF001
     Assertion: _Run._run_assertion,  # noqa: SLF001

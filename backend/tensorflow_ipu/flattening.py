@@ -8,7 +8,7 @@ values with the host become items of the plan, which end the current segment.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from tensorflow_ipu.plan import (
     Check,
     Dequeue,
     Enqueue,
+    HostStep,
     Item,
     Plan,
     Segment,
@@ -372,6 +373,18 @@ class Flattener:
 
     # Markers
 
+    def _emit_step(
+        self, operation: tf.Operation, facts: Mapping[str, Any], values: list[Bound]
+    ) -> list[Bound]:
+        """End the segment, whose results the host needs, and emit what the host does."""
+        self.refuse_inner(operation)
+        inputs = [self.slot_of(value) for value in values]
+        outputs = [self.new_slot(tensor.dtype, tensor.shape) for tensor in operation.outputs]
+        if inputs:
+            self.close()
+        self._plan.items.append(HostStep(facts["name"], facts["attributes"], inputs, outputs))
+        return [Value(slot=slot) for slot in outputs]
+
     def _emit_marker(
         self, kind: str, operation: tf.Operation, values: list[Bound]
     ) -> Sequence[Bound]:
@@ -385,6 +398,8 @@ class Flattener:
             self.refuse_inner(operation)
             self._after.append(Enqueue(facts["queue"], [self.slot_of(value) for value in values]))
             return []
+        if kind == markers.STEP:
+            return self._emit_step(operation, facts, values)
         if kind == markers.CHECK:
             self._after.append(
                 Check(self.slot_of(values[0]), facts["overlapping"], facts["num_ipus"])

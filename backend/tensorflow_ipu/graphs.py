@@ -65,6 +65,7 @@ def _has_effect(operation: tf.Operation) -> bool:
             markers.DEQUEUE,
             markers.ENQUEUE,
             markers.CHECK,
+            markers.STEP,
         )
     )
 

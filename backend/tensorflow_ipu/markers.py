@@ -18,6 +18,8 @@ from tensorflow.python.ops import script_ops
 KIND: Final = "_ipu_marker"
 """Attribute with the kind of a marker: one of the constants below."""
 OPERATOR, DEQUEUE, ENQUEUE, CHECK = "operator", "dequeue", "enqueue", "check"
+STEP: Final = "step"
+"""Something that the host does between segments: see `host_steps`."""
 _FACTS: Final = "_ipu_facts"
 """Attribute with the facts about a marker, as JSON."""
 

@@ -5,7 +5,7 @@ A slot holds one value of a run. Items run in order; each reads slots and fills 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +134,19 @@ class Branch:
     results: Sequence[Slot]
 
 
-Item = Segment | Dequeue | Enqueue | Check | Assertion | Loop | Branch
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStep:
+    """Something that the host does with values between segments: see `host_steps`."""
+
+    name: str
+    attributes: Mapping[str, Any]
+    inputs: Sequence[Slot]
+    outputs: Sequence[Slot]
+    state: dict[int, Any] = field(default_factory=dict)
+    """What it keeps from one time to the next, by the number of the replica."""
+
+
+Item = Segment | Dequeue | Enqueue | Check | Assertion | HostStep | Loop | Branch
 
 
 @dataclass(slots=True, eq=False)

@@ -49,7 +49,8 @@ def embedding_lookup(
             f"params ({count})."
         )
     if factor == 1:
-        result = tf.gather(table, flat_ids, name=name)
+        # The chip reads some row for a number out of range; serial lookups mask what it reads.
+        result = tf.gather(table, tf.clip_by_value(flat_ids, 0, count - 1), name=name)
     else:
         with tf.name_scope(f"{name}/Serialized"):
             result = _look_up_serially(table, flat_ids, factor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.markers import chip_operator
+from tensorflow_ipu.markers import STEP, add_marker
 from tensorflow_ipu.operators.placement import on_ipu
 
 _log = logging.getLogger("tensorflow")
@@ -59,13 +59,8 @@ def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> 
     if depth < 1:
         return x
     x = tf.convert_to_tensor(x)
-    attributes = {"depth": int(depth)}
-    label = name or "IpuFifo"
-    return chip_operator("Fifo", [x], [(x.dtype, x.shape)], attributes, STATE_DOMAIN, label)[0]
-
-
-STATE_DOMAIN = "tensorflow.ipu"
-"""Domain of operators with state between the iterations of a loop: the execution keeps it."""
+    facts = {"name": "Fifo", "attributes": {"depth": int(depth)}}
+    return add_marker(STEP, facts, [x], [(x.dtype, x.shape)], name or "IpuFifo")[0]
 
 
 @on_ipu
@@ -80,8 +75,9 @@ def print_tensor(input: Any, name: str = "") -> Any:
         The operation that prints.
     """
     tensor = tf.convert_to_tensor(input)
-    attributes = {"title": name or tensor.name}
-    return chip_operator("PrintTensor", [tensor], [(tensor.dtype, tensor.shape)], attributes)[0].op
+    facts = {"name": "PrintTensor", "attributes": {"title": name or tensor.name}}
+    outputs = [(tensor.dtype, tensor.shape)]
+    return add_marker(STEP, facts, [tensor], outputs, "IpuPrintTensor")[0].op
 
 
 @on_ipu
@@ -96,5 +92,5 @@ def get_current_iteration_counter(name: str | None = None, **kwargs: Any) -> Any
         A scalar in int32, which counts from 0.
     """
     del kwargs
-    label = name or "ExecutionCounter"
-    return chip_operator("ExecutionCounter", [], [(tf.int32, [])], {}, STATE_DOMAIN, label)[0]
+    facts = {"name": "ExecutionCounter", "attributes": {}}
+    return add_marker(STEP, facts, [], [(tf.int32, [])], name or "ExecutionCounter")[0]
