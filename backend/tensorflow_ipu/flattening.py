@@ -410,12 +410,10 @@ class Flattener:
             copy = copy_operation(
                 graph, operation, [self.use(value) for value in values], keep=True
             )
-            tensors = [
-                tf.raw_ops.EnsureShape(input=tensor, shape=source.shape)
-                for tensor, source in zip(copy.outputs, operation.outputs, strict=True)
-            ]
+            for tensor, source in zip(copy.outputs, operation.outputs, strict=True):
+                tensor.set_shape(source.shape)
             segment = self._target()
-            return [Value(tensor, segment) for tensor in tensors]
+            return [Value(tensor, segment) for tensor in copy.outputs]
 
     def refuse_inner(self, operation: tf.Operation) -> None:
         """Raise IpuError for what the host has to do within an operator's own graph."""

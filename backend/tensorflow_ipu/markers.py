@@ -20,6 +20,8 @@ KIND: Final = "_ipu_marker"
 OPERATOR, DEQUEUE, ENQUEUE, CHECK = "operator", "dequeue", "enqueue", "check"
 STEP: Final = "step"
 """Something that the host does between segments: see `host_steps`."""
+MULTI_CONV_OPTIONS: Final = "MultiConvOptions"
+"""Operator that returns its input, and says which options of Poplar its maker was given."""
 _FACTS: Final = "_ipu_facts"
 """Attribute with the facts about a marker, as JSON."""
 

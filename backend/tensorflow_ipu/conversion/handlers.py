@@ -15,6 +15,9 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute, drop_attribute, iter_graphs
 
+from tensorflow_ipu.errors import IpuError
+from tensorflow_ipu.markers import MULTI_CONV_OPTIONS
+
 _TYPE: Final = "IpuMarker"
 _FACTS, _NUMBER = "_ipu_facts", "_ipu_number"
 _numbers = itertools.count()
@@ -31,6 +34,9 @@ def _convert_marker(context: Any, node: Any, _name: str, _args: Any) -> None:
     outputs, inputs = list(node.output), list(node.input)
     shapes = [context.get_shape(name) for name in outputs]
     dtypes = [context.get_dtype(name) for name in outputs]
+    if facts["name"] == MULTI_CONV_OPTIONS:
+        _check_options(facts["attributes"]["options"])
+        facts.update(name="Identity", domain="", attributes={})
     facts["outputs"] = list(zip(dtypes, shapes, strict=True))
     context.remove_node(node.name)
     context.make_node(
@@ -42,6 +48,45 @@ def _convert_marker(context: Any, node: Any, _name: str, _args: Any) -> None:
         attr={_FACTS: json.dumps(facts), _NUMBER: next(_numbers)},
         name=node.name,
     )
+
+
+_CONVOLUTION_OPTIONS: Final = frozenset(
+    (
+        "availableMemoryProportion",
+        "cycleBackOff",
+        "disableTransformations",
+        "enableAmpHalfEnginesPlan",
+        "enableConvDithering",
+        "enableFastReduce",
+        "enableMultiStageReduce",
+        "enableSingleInputReduce",
+        "enableTransformsConvTable",
+        "gatherConvOutput",
+        "insertTransformsCycleCountProxy",
+        "maxOutputMemoryProportion",
+        "numIPUs",
+        "partialsType",
+        "partialsType.interIPU",
+        "partialsType.interTile",
+        "pass",
+        "perConvReservedTiles",
+        "planConstraints",
+        "planConstraintsOutputFilename",
+        "planType",
+        "remapOutputTensor",
+        "startTileMultiplier",
+        "tilesPerIPU",
+        "use128BitConvUnitLoad",
+    )
+)
+"""Options of Poplar's convolutions and of its multi-convolutions (poplibs, ConvOptions)."""
+
+
+def _check_options(names: list[str]) -> None:
+    """Raise IpuError with Poplar's text for an option that it lacks."""
+    for name in names:
+        if name not in _CONVOLUTION_OPTIONS:
+            raise IpuError(f"[Poplar][Build graph] invalid_option: Unrecognised option '{name}'")
 
 
 def restore_markers(model: onnx.ModelProto) -> None:

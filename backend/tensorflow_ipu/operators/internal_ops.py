@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -93,4 +96,21 @@ def get_current_iteration_counter(name: str | None = None, **kwargs: Any) -> Any
     """
     del kwargs
     facts = {"name": "ExecutionCounter", "attributes": {}}
-    return add_marker(STEP, facts, [], [(tf.int32, [])], name or "ExecutionCounter")[0]
+    counter = add_marker(STEP, facts, [], [(tf.int32, [])], name or "ExecutionCounter")[0]
+    period = _period.get()
+    return counter if period is None else tf.math.floormod(counter, tf.cast(period, tf.int32))
+
+
+_period: ContextVar[Any] = ContextVar("period", default=None)
+"""Number of iterations after which the counter of a pipeline begins anew."""
+
+
+@contextmanager
+def count_up_to(period: Any) -> Iterator[None]:
+    """Let counters within begin anew after a number of iterations, an integer or a tensor."""
+    # A pipeline captures no tensors of its surroundings: a count that is fed is not known here.
+    token = _period.set(tf.get_static_value(period) if tf.is_tensor(period) else period)
+    try:
+        yield
+    finally:
+        _period.reset(token)

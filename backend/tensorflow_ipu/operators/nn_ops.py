@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-from tensorflow_ipu.markers import chip_operator
+from tensorflow_ipu.markers import MULTI_CONV_OPTIONS, chip_operator
 from tensorflow_ipu.operators import embedding_ops
 from tensorflow_ipu.operators.ctc import (
     ctc_beam_search_decoder,
@@ -121,11 +123,52 @@ def multi_conv(
                 raise TypeError(
                     f"Expected the multi_conv `options` to be a `dict`, but got {options} instead."
                 )
-            return inline(inner, args, "multi_conv")
+            first = len(_operations())
+            results = inline(inner, args, "multi_conv")
+            _check_independence(_operations()[first:])
+            if not options:
+                return results
+            return tf.nest.map_structure(lambda tensor: _label(tensor, options), results)
 
         return multi_conv_wrapper
 
     return decorate if func is None else decorate(func)
+
+
+def _operations() -> list[tf.Operation]:
+    if tf.executing_eagerly():
+        return []
+    operations: list[tf.Operation] = tf.compat.v1.get_default_graph().get_operations()
+    return operations
+
+
+def _check_independence(operations: Sequence[tf.Operation]) -> None:
+    """Raise FailedPreconditionError if a convolution depends on another one."""
+    dependent: set[str] = set()
+    for operation in operations:
+        depends = any(tensor.op.name in dependent for tensor in operation.inputs)
+        is_convolution = "Conv" in operation.type
+        if depends and is_convolution:
+            raise tf.errors.FailedPreconditionError(
+                None,
+                None,
+                "A MultiConvolution operation requires all convolutions to be independent of each "
+                f"other, but {operation.name} depends on another one",
+            )
+        if depends or is_convolution:
+            dependent.add(operation.name)
+
+
+def _label(tensor: Any, options: Mapping[str, Any]) -> Any:
+    """Return a tensor whose operation has the options; those that Poplar lacks are an error when
+    the program is compiled."""
+    outputs = [(tensor.dtype, tensor.shape)]
+    attributes = {"options": list(map(str, options))}
+    result = chip_operator(MULTI_CONV_OPTIONS, [tensor], outputs, attributes, label="MultiConv")[0]
+    flags = [{"option": str(name), "value": str(value)} for name, value in options.items()]
+    text = json.dumps({"flags": flags})
+    result.op._set_attr("option_flags", AttrValue(s=text.encode()))  # noqa: SLF001
+    return result
 
 
 def _compute_sampled_logits(

@@ -18,6 +18,7 @@ from tensorflow.python.ops import control_flow_util_v2
 from tensorflow_ipu import markers, placement
 from tensorflow_ipu.feeds import loops
 from tensorflow_ipu.feeds.arguments import split_element, to_list
+from tensorflow_ipu.operators.internal_ops import count_up_to
 from tensorflow_ipu.operators.pipeline_arguments import (
     PipelineSchedule,
     PipelineStageOptions,
@@ -269,7 +270,8 @@ class _Run:
         """Return the operation that computes all elements and enqueues each result."""
 
         def compute() -> tf.Operation:
-            outputs = self._stages.call(self._infeed)
+            with count_up_to(self._count):
+                outputs = self._stages.call(self._infeed)
             if outputs is None or isinstance(outputs, tf.Operation):
                 return outputs
             if self._outfeed is None:
