@@ -215,7 +215,10 @@ def _scatter(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands("StridedSlice")
 def _strided_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    """A slice without new or dropped axes, and a reshape."""
+    """A slice without new or dropped axes, and a reshape; a place known at run time is gathered."""
+    places = _find_computed_places(operation, _find_bounds(inputs[1]))
+    if places and inputs[0].shape.is_fully_defined():
+        return _gather_places(operation, inputs, places)
     value, shape = inputs[0], operation.outputs[0].shape
     masks = [operation.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis")]
     bounds = [tf.get_static_value(tensor) for tensor in inputs[1:]]
@@ -233,6 +236,54 @@ def _strided_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
         index[place : place + 1] = [slice(None)] * (value.shape.rank - len(index) + 1)
     parts = [slice(part, part + 1 or None) if isinstance(part, int) else part for part in index]
     return tf.reshape(value[tuple(parts)], shape)
+
+
+def _find_computed_places(operation: tf.Operation, begin: list[int | None]) -> list[int]:
+    """Return the numbers of the parts of a slice's index that are single places of an axis, known
+    at run time only, as in `value[number]`."""
+    shrink = operation.get_attr("shrink_axis_mask")
+    return [place for place, first in enumerate(begin) if shrink & 1 << place and first is None]
+
+
+def _find_bounds(bound: tf.Tensor) -> list[int | None]:
+    """Return the elements of a slice's bound, None for those that are known at run time only."""
+    values = tf.get_static_value(bound, partial=True)
+    return [None] * (bound.shape[0] or 0) if values is None else list(values)
+
+
+def _gather_places(operation: tf.Operation, inputs: list[tf.Tensor], places: list[int]) -> Any:
+    """Gather one element of each axis whose place is computed; the rest of the index is a slice.
+
+    As in XLA, a place beyond the axis is its last one.
+    """
+    value = inputs[0]
+    bounds = [_find_bounds(bound) for bound in inputs[1:]]
+    axes = _find_axes(operation, value.shape.rank, len(bounds[0]))
+    for place in places:
+        size = value.shape[axes[place]]
+        number = inputs[1][place : place + 1]
+        number = tf.where(number < 0, number + size, number)
+        value = tf.gather(value, tf.clip_by_value(number, 0, size - 1), axis=axes[place])
+        for bound, part in zip(bounds, (0, 1, 1), strict=True):
+            bound[place] = part
+    if any(part is None for bound in bounds for part in bound):
+        return NotImplemented
+    masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    attributes = {name: operation.get_attr(name) for name in masks}
+    begin, end, strides = (tf.constant(bound, inputs[1].dtype) for bound in bounds)
+    return tf.raw_ops.StridedSlice(input=value, begin=begin, end=end, strides=strides, **attributes)
+
+
+def _find_axes(operation: tf.Operation, rank: int, count: int) -> dict[int, int]:
+    """Return the axis of a value that each of the parts of a slice's index is about."""
+    ellipsis, new = operation.get_attr("ellipsis_mask"), operation.get_attr("new_axis_mask")
+    parts = [place for place in range(count) if not new & 1 << place]
+    after = [place for place in parts if ellipsis and ellipsis < 1 << place]
+    before = [place for place in parts if not ellipsis or ellipsis > 1 << place]
+    return {
+        **{place: axis for axis, place in enumerate(before)},
+        **{place: axis for axis, place in enumerate(after, rank - len(after))},
+    }
 
 
 @expands("Bincount", "DenseBincount")
