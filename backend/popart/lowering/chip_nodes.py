@@ -19,6 +19,7 @@ from onnxgraph import (
     replace_nodes,
 )
 
+from popart.errors import popart_exception
 from popart.lowering.whole_model import NEWEST_OPSET, LoweringOptions, lower
 
 _UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
@@ -36,11 +37,24 @@ def lower_chip_nodes(model: onnx.ModelProto, options: LoweringOptions | None = N
     Raises:
         popart_exception: If PopART refuses a node.
     """
-    if not any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
+    remaining, pass_number = _count_nodes(model), 0
+    if not remaining:
         return
-    inferred = infer_shapes(model).graph
-    _lower_graph(model.graph, inferred, {}, "", model.graph, options)
+    while remaining:
+        # Types behind a node of this domain are known only once it is lowered.
+        inferred = infer_shapes(model).graph
+        prefix = f"{pass_number}/" if pass_number else ""
+        _lower_graph(model.graph, inferred, {}, prefix, model.graph, options)
+        before, remaining = remaining, _count_nodes(model)
+        pass_number += 1
+        if remaining == before:
+            names = [node.name for node in iter_nodes(model.graph) if node.domain == CHIP_DOMAIN]
+            raise popart_exception(f"node {names[0]!r}: the types of its inputs are not known")
     drop_opset(model, CHIP_DOMAIN)
+
+
+def _count_nodes(model: onnx.ModelProto) -> int:
+    return sum(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph))
 
 
 def _lower_graph(
@@ -51,8 +65,8 @@ def _lower_graph(
     main: onnx.GraphProto,
     options: LoweringOptions | None,
 ) -> None:
-    """Replace the nodes of a graph and of its bodies; `inferred` is the graph with all types, and
-    `main` the graph that gets the initializers."""
+    """Replace the nodes of a graph and of its bodies whose inputs have known types; `inferred` is
+    the graph with types, and `main` the graph that gets the initializers."""
     types = {
         **outer_types,
         **{
@@ -71,6 +85,9 @@ def _lower_graph(
     nodes: list[onnx.NodeProto] = []
     for index, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
         place = f"{prefix}{node.op_type}/{index}/"
+        if node.domain == CHIP_DOMAIN and not all(map(types.__contains__, node.input)):
+            nodes.append(node)
+            continue
         if node.domain == CHIP_DOMAIN:
             part = _lower(node, types, place, options)
             nodes.extend(part.node)
