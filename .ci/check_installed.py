@@ -50,7 +50,8 @@ def check_distributions() -> None:
     """Check that the packages of the SDK are distributions, and that the rest works without
     them."""
     versions = {
-        each: importlib.metadata.version(each) for each in ("popart", "popdist", "poptorch", "pva")
+        each: importlib.metadata.version(each)
+        for each in ("popart", "popdist", "poptorch", "pva", "tensorflow-ipu")
     }
     assert all(version.startswith("3.4.0+sim.") for version in versions.values()), versions
     run_python("import popart, popdist, popdist.popart, pva; assert popdist.getNumInstances() == 1")
