@@ -315,3 +315,43 @@ def test_a_profile_is_written_where_the_engine_options_ask(ipus, compiled, graph
     report = pva.openReport(str(file))
     assert report.compilation.target.numIPUs == 1
     assert report.execution.totalCycles.total > 0
+
+
+def test_a_loop_within_a_loop(ipus, compiled, graph):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [4])
+
+    def body(i, value):
+        def inner(j, inside):
+            return j + 1, inside * 2.0 + tf.cast(i, tf.float32)
+
+        return i + 1, tf.while_loop(lambda j, _: j < 2, inner, [0, value])[1]
+
+    def function(value):
+        return tf.while_loop(lambda i, _: i < 3, body, [0, value])[1]
+
+    [result] = compile_on_ipu(ipu, function, [x])
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(result, {x: np.ones(4)}), [82] * 4)
+    assert compiled() == 1
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_loop_reads_a_list_of_tensors(ipus, compiled, graph, is_constant):
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [4])
+
+    def function(value):
+        parts = tf.constant([0.1] * 5) * (1.0 if is_constant else value[0])
+        array = tf.TensorArray(tf.float32, 5, element_shape=[]).unstack(parts)
+        total = tf.while_loop(
+            lambda i, _: i < 5,
+            lambda i, total: (i + 1, total + array.read(i) * 0.5 * tf.ones([2])),
+            [0, tf.zeros([2])],
+        )[1]
+        return total + value[:2]
+
+    [result] = compile_on_ipu(ipu, function, [x])
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(result, {x: np.ones(4)}), [1.25, 1.25], rtol=1e-6)
+    assert compiled() == 1

@@ -146,7 +146,7 @@ def _write_operation(
         expansion = LIST_EXPANSIONS.get(operation.type)
     if expansion is not None:
         # The number keeps new names apart from those that another pass has made.
-        with tf.name_scope(f"{operation.name}/expanded{new._ipu_pass}/"):  # noqa: SLF001
+        with tf.name_scope(f"{_prefix(new)}{operation.name}/expanded{new._ipu_pass}/"):  # noqa: SLF001
             results = expansion(operation, inputs)
         if results is not NotImplemented:
             results = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -179,11 +179,12 @@ def copy_operation(
     types = [tensor.dtype for tensor in operation.outputs]
     if any(name in attributes for name in _BODIES):
         types = _expand_bodies(operation, inputs, attributes, new)
+    name = _prefix(new) + operation.name
     copy = new._create_op_internal(  # noqa: SLF001
         operation.type,
         list(inputs),
         dtypes=types,
-        name=f"{operation.name}/" if _is_free(operation.name, new) else operation.name,
+        name=f"{name}/" if _is_free(name, new) else name,
         attrs=attributes,
         op_def=operation.op_def,
     )
@@ -258,13 +259,15 @@ def _expand_function(
 ) -> tuple[str, Sequence[tf.Tensor]]:
     """Add an expanded function to a graph. Return its name and its outputs."""
     body = open_function(graph, name)
-    expanded = func_graph.FuncGraph(f"{name}_expanded{next(_numbers)}")
+    number = next(_numbers)
+    expanded = func_graph.FuncGraph(f"{name}_expanded{number}")
+    expanded._ipu_prefix = f"f{number}/"  # noqa: SLF001
     expanded._ipu_pass = new._ipu_pass  # noqa: SLF001
     expanded._ipu_lists = new._ipu_lists  # noqa: SLF001
     with expanded.as_default():
         tensors: dict[str, tf.Tensor] = {}
         for value, argument in zip(body.inputs, arguments, strict=True):
-            tensors[_key(value)] = _add_input(value, argument)
+            tensors[_key(value)] = _add_input(value, argument, _prefix(expanded))
         _write(body, body.outputs, expanded, tensors)
         expanded.inputs = [tensors[_key(value)] for value in body.inputs]
         expanded.outputs = [tensors[_key(value)] for value in body.outputs]
@@ -272,10 +275,16 @@ def _expand_function(
         return str(control_flow_util_v2.create_new_tf_function(expanded)), expanded.outputs
 
 
-def _add_input(value: tf.Tensor, argument: tf.Tensor) -> tf.Tensor:
+def _prefix(graph: tf.Graph) -> str:
+    """Return what names of a function's operations begin with: tf2onnx takes equal names in a
+    function and in one that it calls for the same value."""
+    return getattr(graph, "_ipu_prefix", "")
+
+
+def _add_input(value: tf.Tensor, argument: tf.Tensor, prefix: str) -> tf.Tensor:
     """Add an input like a function's; a list that has become a tensor is a tensor inside, too."""
     source = argument if value.dtype == tf.variant else value
-    return tf.compat.v1.placeholder(source.dtype, source.shape, name=value.op.name)
+    return tf.compat.v1.placeholder(source.dtype, source.shape, name=prefix + value.op.name)
 
 
 def open_function(graph: tf.Graph, name: str) -> Any:

@@ -91,12 +91,21 @@ def _uses_lists(graph: tf.Graph) -> bool:
 
 def _has_lists(graph: onnx.GraphProto) -> bool:
     """Return whether a model has sequences, or Loops that stack results: poprt takes neither where
-    the number of iterations is known at run time only."""
+    the number of iterations is known at run time only. Or nodes that tf2onnx left half converted,
+    as it does with lists that are read in one way only."""
     return any(
         "Sequence" in node.op_type
+        or _has_odd_inputs(node)
         or (node.op_type == "Loop" and len(node.output) > len(node.input) - _LOOP_FIXED)
         for node in iter_nodes(graph)
     )
+
+
+def _has_odd_inputs(node: onnx.NodeProto) -> bool:
+    if node.domain or not onnx.defs.has(node.op_type):
+        return False
+    schema = onnx.defs.get_schema(node.op_type, OPSET)
+    return not schema.min_input <= len(node.input) <= schema.max_input
 
 
 _LOOP_FIXED: Final = 2
