@@ -304,9 +304,9 @@ proto: .venv/python
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu; and Triton's server.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0 nvidia-pytriton==0.7.0
 
-# What Graphcore's tests import: scipy (BSD-3, 100 MB).
+# What Graphcore's tests import: scipy (BSD-3) and tensorboard (Apache-2.0), 120 MB.
 .venv/tensorflow/conformance: .venv/tensorflow
-	@.venv/tensorflow/bin/pip install --quiet --disable-pip-version-check scipy
+	@.venv/tensorflow/bin/pip install --quiet --disable-pip-version-check scipy tensorboard
 	@touch $@
 
 # torch (BSD-3) from PyPI is 3 GB with the libraries that it links; TORCH selects a version.

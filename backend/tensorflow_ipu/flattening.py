@@ -400,6 +400,8 @@ class Flattener:
             return []
         if kind == markers.STEP:
             return self._emit_step(operation, facts, values)
+        if kind == markers.CHECK and "refusal" in facts:
+            raise tf.errors.FailedPreconditionError(None, None, facts["refusal"])
         if kind == markers.CHECK:
             self._after.append(
                 Check(self.slot_of(values[0]), facts["overlapping"], facts["num_ipus"])

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import tensorflow as tf
 
+from tensorflow_ipu import markers
 from tensorflow_ipu.operators.collectives import reduce_operator
 from tensorflow_ipu.operators.placement import on_ipu
+from tensorflow_ipu.placement import SHARD
 
 _REDUCTIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "ADD": tf.add,
@@ -56,7 +58,7 @@ def reduce_scatter(input_shards: Sequence[Any], op: str) -> list[Any]:
             _SQUARE_ADD, _LOCAL or _MEAN.
 
     Returns:
-        The part of each IPU; zeros fill up the last one.
+        The part of each IPU; zeros fill up those with fewer elements.
 
     Raises:
         ValueError: If tensors are given twice, or differ in type or rank, or are no rows.
@@ -64,11 +66,14 @@ def reduce_scatter(input_shards: Sequence[Any], op: str) -> list[Any]:
     rows = _make_rows(input_shards)
     kind = reduce_operator(op)
     count, size = len(rows), rows[0].shape[0]
-    part = -(-size // count)
     totals = rows if kind == "LOCAL" else [_reduce(rows, kind)] * count
+    # The first IPUs get one element more where the number of elements cannot be divided.
+    ends = [
+        (number + 1) * (size // count) + min(number + 1, size % count) for number in range(count)
+    ]
     return [
-        _pad(total, part * count)[number * part : (number + 1) * part]
-        for number, total in enumerate(totals)
+        _pad(total[start:end], ends[0])
+        for total, start, end in zip(totals, [0, *ends], ends, strict=False)
     ]
 
 
@@ -98,6 +103,24 @@ def all_gather(input_shards: Sequence[Any], axis: int = 0) -> list[Any]:
     return [tf.identity(joined) for _ in input_shards]
 
 
+def _find_ipu(shard: Any) -> int | None:
+    """Return the IPU on which a tensor of a graph is made, if its operator names one."""
+    attributes = shard.op.node_def.attr if hasattr(shard, "graph") else {}
+    return int(attributes[SHARD].s.decode()) if SHARD in attributes else None
+
+
+def _refuse_order(shards: Sequence[Any]) -> None:
+    """Let the computation fail when it runs if tensors are not in the order of their IPUs."""
+    ipus = [_find_ipu(shard) for shard in shards]
+    if None not in ipus and ipus != list(range(len(ipus))):
+        text = (
+            "input_shards of a collective within a replica must be in the order of their IPUs: "
+            f"expected {list(range(len(ipus)))}, found {ipus}"
+        )
+        facts = {"name": "within-replica collective", "refusal": text}
+        markers.add_operation(markers.CHECK, facts, [], [], "check_order")
+
+
 def _check(shards: Sequence[Any]) -> None:
     if len({id(shard) for shard in shards}) != len(shards):
         raise ValueError("input_shards should not contain any duplicate entries.")
@@ -105,6 +128,7 @@ def _check(shards: Sequence[Any]) -> None:
         raise ValueError("Expected tensors to all be of the same type.")
     if len({shard.shape.rank for shard in shards}) != 1:
         raise ValueError("Expected tensors to all be of the same rank.")
+    _refuse_order(shards)
 
 
 def _check_shapes(shards: Sequence[Any], axis: int) -> None:
