@@ -13,6 +13,7 @@ FACES = {
     "tensorflow.compiler.plugin": "face_plugin",
     "keras.ipu": "face_keras",
     "tensorflow.python.keras.datasets": "face_datasets",
+    "ipu_tensorflow_addons": "face_addons",
 }
 """Package under a real name to the folder that has it."""
 

@@ -1,0 +1,1 @@
+"""Layers of ipu_tensorflow_addons, the library beside Graphcore's TensorFlow."""

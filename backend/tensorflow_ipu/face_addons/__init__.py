@@ -1,0 +1,1 @@
+"""Layers for the IPU that are not part of TensorFlow."""

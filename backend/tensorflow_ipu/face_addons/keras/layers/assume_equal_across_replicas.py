@@ -1,0 +1,5 @@
+"""Keras layers: assume_equal_across_replicas."""
+
+from tensorflow_ipu.forwarding import forward
+
+__getattr__, __dir__ = forward(__name__, "tensorflow_ipu.addons.simple_layers")
