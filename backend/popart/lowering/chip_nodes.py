@@ -37,24 +37,31 @@ def lower_chip_nodes(model: onnx.ModelProto, options: LoweringOptions | None = N
     Raises:
         popart_exception: If PopART refuses a node.
     """
-    remaining, pass_number = _count_nodes(model), 0
+    lowered: set[str] = set()
+    remaining, pass_number = _count_nodes(model, lowered), 0
     if not remaining:
         return
     while remaining:
         # Types behind a node of this domain are known only once it is lowered.
         inferred = infer_shapes(model).graph
         prefix = f"{pass_number}/" if pass_number else ""
-        _lower_graph(model.graph, inferred, {}, prefix, model.graph, options)
-        before, remaining = remaining, _count_nodes(model)
+        _lower_graph(model.graph, inferred, {}, prefix, model.graph, options, lowered)
+        before, remaining = remaining, _count_nodes(model, lowered)
         pass_number += 1
         if remaining == before:
-            names = [node.name for node in iter_nodes(model.graph) if node.domain == CHIP_DOMAIN]
+            names = [node.name for node in iter_nodes(model.graph) if _is_open(node, lowered)]
             raise popart_exception(f"node {names[0]!r}: the types of its inputs are not known")
     drop_opset(model, CHIP_DOMAIN)
 
 
-def _count_nodes(model: onnx.ModelProto) -> int:
-    return sum(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph))
+def _count_nodes(model: onnx.ModelProto, lowered: set[str]) -> int:
+    return sum(_is_open(node, lowered) for node in iter_nodes(model.graph))
+
+
+def _is_open(node: onnx.NodeProto, lowered: set[str]) -> bool:
+    """Return whether a node is still to be lowered. `lowered` has the outputs of nodes that stay in
+    this domain, as group norms do: the chip has them."""
+    return node.domain == CHIP_DOMAIN and node.output[0] not in lowered
 
 
 def _lower_graph(
@@ -64,6 +71,7 @@ def _lower_graph(
     prefix: str,
     main: onnx.GraphProto,
     options: LoweringOptions | None,
+    lowered: set[str],
 ) -> None:
     """Replace the nodes of a graph and of its bodies whose inputs have known types; `inferred` is
     the graph with types, and `main` the graph that gets the initializers."""
@@ -85,18 +93,19 @@ def _lower_graph(
     nodes: list[onnx.NodeProto] = []
     for index, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
         place = f"{prefix}{node.op_type}/{index}/"
-        if node.domain == CHIP_DOMAIN and not all(map(types.__contains__, node.input)):
+        if _is_open(node, lowered) and not all(map(types.__contains__, node.input)):
             nodes.append(node)
             continue
-        if node.domain == CHIP_DOMAIN:
+        if _is_open(node, lowered):
             part = _lower(node, types, place, options)
             nodes.extend(part.node)
+            lowered.update(inner.output[0] for inner in part.node if inner.domain == CHIP_DOMAIN)
             main.initializer.extend(part.initializer)
             continue
         for number, (body, typed_body) in enumerate(
             zip(iter_bodies(node), iter_bodies(typed), strict=True)
         ):
-            _lower_graph(body, typed_body, types, f"{place}{number}/", main, options)
+            _lower_graph(body, typed_body, types, f"{place}{number}/", main, options, lowered)
         nodes.append(node)
     replace_nodes(graph, nodes)
 
