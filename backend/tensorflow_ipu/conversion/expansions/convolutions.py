@@ -107,3 +107,30 @@ def _transposed(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
         data_format=letters,
     )
     return tf.slice(tf.pad(result, pads), cuts, list(size))
+
+
+@expands("Conv2DBackpropFilter", "Conv3DBackpropFilterV2")
+def _filter_gradient(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """The convolution of the input with the gradient, channels and batch exchanged: where the
+    forward one steps, the gradient's elements stand apart."""
+    value, sizes, gradient = inputs
+    shape = tf.get_static_value(sizes)
+    letters = operation.get_attr("data_format").decode()
+    padding = operation.get_attr("padding").decode()
+    if shape is None or not letters.endswith("C") or padding == "EXPLICIT":
+        return NotImplemented
+    rank = len(letters)
+    strides, dilations = (operation.get_attr(name) for name in ("strides", "dilations"))
+    pads = [[0, 0] for _ in letters]
+    for axis in range(1, rank - 1):
+        reach = (int(shape[axis - 1]) - 1) * dilations[axis] + 1
+        spread = (gradient.shape[axis] - 1) * strides[axis] + reach
+        missing = max(spread - value.shape[axis], 0) if padding == "SAME" else 0
+        pads[axis] = [missing // 2, missing - missing // 2]
+    exchanged = [rank - 1, *range(1, rank - 1), 0]
+    images = tf.transpose(tf.pad(value, pads), exchanged)
+    kernel = tf.transpose(gradient, [*range(1, rank - 1), 0, rank - 1])
+    convolve = tf.nn.conv2d if operation.type.startswith("Conv2D") else tf.nn.conv3d
+    result = convolve(images, kernel, strides=dilations, padding="VALID", dilations=strides)
+    result = tf.transpose(result, [*range(1, rank - 1), 0, rank - 1])
+    return tf.slice(result, [0] * rank, [int(size) for size in shape])
