@@ -33,6 +33,7 @@ from tensorflow_ipu import events, markers, names, placement
 from tensorflow_ipu.config import flags
 from tensorflow_ipu.config.devices import Device
 from tensorflow_ipu.conversion.digests import digest_graph
+from tensorflow_ipu.conversion.handlers import write_replica_numbers
 from tensorflow_ipu.conversion.onnx_models import to_onnx
 from tensorflow_ipu.errors import IpuError
 from tensorflow_ipu.execution import counters
@@ -117,6 +118,7 @@ class SegmentModel:
             IpuError: If an operator cannot be converted.
         """
         model = to_onnx(self.segment.graph, self.inputs, self.outputs)
+        write_replica_numbers(model, options.replicas)
         lower_chip_nodes(model, options)
         return model
 

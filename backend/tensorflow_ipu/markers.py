@@ -22,6 +22,10 @@ STEP: Final = "step"
 """Something that the host does between segments: see `host_steps`."""
 MULTI_CONV_OPTIONS: Final = "MultiConvOptions"
 """Operator that returns its input, and says which options of Poplar its maker was given."""
+REPLICA_INDEX: Final = "ReplicaIndex"
+"""Operator without inputs that returns the replica's number."""
+LOCAL: Final = 8
+"""PopART's number of the reduction that reduces nothing."""
 _FACTS: Final = "_ipu_facts"
 """Attribute with the facts about a marker, as JSON."""
 

@@ -11,12 +11,13 @@ import itertools
 import json
 from typing import Any, Final
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from onnxgraph import attribute, drop_attribute, iter_graphs
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import CHIP_DOMAIN, attribute, drop_attribute, iter_graphs, replace_nodes
 
 from tensorflow_ipu.errors import IpuError
-from tensorflow_ipu.markers import MULTI_CONV_OPTIONS
+from tensorflow_ipu.markers import LOCAL, MULTI_CONV_OPTIONS, REPLICA_INDEX
 
 _TYPE: Final = "IpuMarker"
 _FACTS, _NUMBER = "_ipu_facts", "_ipu_number"
@@ -115,3 +116,42 @@ def restore_markers(model: onnx.ModelProto) -> None:
             if node.domain not in domains:
                 domains.add(node.domain)
                 model.opset_import.append(helper.make_opsetid(node.domain, 1))
+
+
+def write_replica_numbers(model: onnx.ModelProto, replicas: int) -> None:
+    """Replace the nodes that give the replica's number, which PopART has no operator for.
+
+    Each replica takes its part of the numbers of all of them.
+
+    Args:
+        model: The model, which is changed.
+        replicas: Number of replicas.
+    """
+    for graph in iter_graphs(model.graph):
+        if not any(node.op_type == REPLICA_INDEX for node in graph.node):
+            continue
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            if node.op_type == REPLICA_INDEX:
+                nodes.extend(_take_number(node.output[0], replicas))
+            else:
+                nodes.append(node)
+        replace_nodes(graph, nodes)
+
+
+def _take_number(output: str, replicas: int) -> list[onnx.NodeProto]:
+    numbers = numpy_helper.from_array(np.arange(replicas, dtype=np.int32))
+    scalar = numpy_helper.from_array(np.zeros(0, np.int64))
+    names = [f"{output}/{part}" for part in ("numbers", "part", "shape")]
+    return [
+        helper.make_node("Constant", [], [names[0]], value=numbers),
+        helper.make_node(
+            "ReplicatedReduceScatter",
+            [names[0]],
+            [names[1]],
+            domain=CHIP_DOMAIN,
+            __collectiveOperator=LOCAL,
+        ),
+        helper.make_node("Constant", [], [names[2]], value=scalar),
+        helper.make_node("Reshape", [names[1], names[2]], [output]),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.markers import chip_operator
+from tensorflow_ipu.markers import REPLICA_INDEX, chip_operator
 from tensorflow_ipu.operators import collectives
 from tensorflow_ipu.operators.placement import on_ipu
 
@@ -22,7 +22,7 @@ def replication_index(name: str | None = None) -> Any:
         A scalar in int32.
     """
     label = name or "ReplicationIndex"
-    return chip_operator("ReplicaIndex", [], [(tf.int32, [])], label=label)[0]
+    return chip_operator(REPLICA_INDEX, [], [(tf.int32, [])], label=label)[0]
 
 
 @on_ipu
