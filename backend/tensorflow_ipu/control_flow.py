@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
 
-from tensorflow_ipu.graphs import find_effects, function_graph, passed_through
+from tensorflow_ipu.graphs import find_effects, function_graph, passed_through, written_inputs
 from tensorflow_ipu.plan import Branch, Loop
 from tensorflow_ipu.values import Bound, Value, Variable, is_counter
 
@@ -86,6 +86,10 @@ def _emit_host_loop(
     bound = list(values)
     for number, slot in zip(carried, slots, strict=True):
         bound[number] = Value(slot=slot, counts=is_counter(slot))
+    changed = [values[number] for number in written_inputs(graphs[1])]
+    flattener.note_written(
+        variable.key.name for variable in changed if isinstance(variable, Variable)
+    )
     condition = flattener.make_inner().flatten(graphs[0], bound)
     body = flattener.make_inner().flatten(graphs[1], bound, carried)
     flattener.add_item(Loop(condition, body, initial, slots))

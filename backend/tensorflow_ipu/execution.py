@@ -7,7 +7,7 @@ when they are compiled (axes, sizes, k).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -99,6 +99,7 @@ class Computation:
     freeze_variables: bool = False
     _plans: dict[Any, PlannedComputation] = field(default_factory=dict)
     _constant_inputs: set[int] = field(default_factory=set)
+    _constant_variables: set[str] = field(default_factory=set)
 
     def fix_input(self, number: int) -> None:
         """Compile the value of an input in: it is a constant."""
@@ -127,16 +128,18 @@ class Computation:
             key = tuple(
                 (value.shape, value.dtype, value.tobytes() if n in self._constant_inputs else None)
                 for n, value in enumerate(values)
-            )
+            ) + tuple(variables.values[name].tobytes() for name in self._constant_variables)
             planned = self._plans.get(key)
             if planned is not None:
                 return planned
             planned = self._make_plan(values, variables)
-            needed = planned.find_constant_inputs() - self._constant_inputs
-            if not needed:
+            inputs, changing = planned.find_constant_inputs()
+            if inputs <= self._constant_inputs and not changing:
                 self._plans[key] = planned
                 return planned
-            self._constant_inputs |= needed
+            _check_constants(changing & self._constant_variables)
+            self._constant_inputs |= inputs
+            self._constant_variables |= changing
 
     def _make_plan(self, values: Sequence[Array], variables: VariableValues) -> PlannedComputation:
         bound: list[Bound] = []
@@ -147,7 +150,8 @@ class Computation:
                 if not key.shape.is_fully_defined() and key.name in variables.values:
                     shape = tf.TensorShape(variables[key].shape)
                     key = VariableKey(key.name, key.dtype, shape)
-                bound.append(Variable(key))
+                is_constant = key.name in self._constant_variables
+                bound.append(Variable(key, variables[key] if is_constant else None))
                 continue
             number, value = next(taken)
             if number in self._constant_inputs:
@@ -159,6 +163,17 @@ class Computation:
         tensors = [item.name for item in self.inputs if item.variable is None]
         return PlannedComputation(
             self, plan, len(tensors), names.name_slots(plan, tensors, self.output_names)
+        )
+
+
+def _check_constants(changed: Iterable[str]) -> None:
+    """Raise InvalidArgumentError for variables that change before operators need their values."""
+    for name in changed:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "operators need concrete values at compile time (sizes, axes, ...) of variable "
+            f"{name!r}, which the computation has changed before",
         )
 
 
@@ -178,18 +193,22 @@ class PlannedComputation:
         """Numbers of inputs whose values are compiled in."""
         return self.computation._constant_inputs  # noqa: SLF001
 
-    def find_constant_inputs(self) -> set[int]:
-        """Return the numbers of inputs that have to be known when the plan is compiled."""
+    def find_constant_inputs(self) -> tuple[set[int], set[str]]:
+        """Return the numbers of inputs that have to be known when the plan is compiled, and the
+        names of such variables."""
         from tensorflow_ipu.conversion.constants import find_constant_placeholders
 
-        found = set()
+        found: set[int] = set()
+        variables: set[str] = set()
         for segment in self.plan.iter_segments():
             sources = {tensor.name: source for source, tensor in segment.inputs}
             for name in find_constant_placeholders(segment.graph):
                 source = sources.get(name)
                 if isinstance(source, Slot) and source.number < self.num_inputs:
                     found.add(source.number)
-        return found
+                elif isinstance(source, VariableKey):
+                    variables.add(source.name)
+        return found, variables
 
     def written_variables(self) -> set[str]:
         """Return the names of variables that the plan changes."""

@@ -8,7 +8,7 @@ values with the host become items of the plan, which end the current segment.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -56,6 +56,8 @@ class _Shared:
 
     slots: int = 0
     variables: dict[str, VariableKey] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    """Names of variables that have been changed so far, or will be in a loop that is entered."""
     constants: dict[tuple[int, int], tf.Tensor] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
     """Objects whose ids are keys of `constants`."""
@@ -217,6 +219,10 @@ class Flattener:
         """Return a tensor of the current segment as a value."""
         return Value(tensor, self._target())
 
+    def note_written(self, names: Iterable[str]) -> None:
+        """Note variables that a loop changes, before its first iteration reads them."""
+        self._shared.written.update(names)
+
     def make_inner(self) -> Flattener:
         """Return a flattening for a plan within this one."""
         return Flattener(self._shared)
@@ -231,6 +237,8 @@ class Flattener:
         """Return the value of a variable at this place."""
         name = variable.key.name
         if name not in self._current:
+            if variable.constant is not None and name not in self._shared.written:
+                return Value(constant=variable.constant)
             segment = self._target()
             self._current[name] = Value(self._feed(segment, variable.key), segment)
         return self._current[name]
@@ -239,6 +247,7 @@ class Flattener:
         """Let a variable have a value from this place on."""
         self._current[variable.key.name] = value
         self._written[variable.key.name] = variable.key
+        self._shared.written.add(variable.key.name)
 
     # Operations
 

@@ -101,7 +101,18 @@ def outside_compilation_scope(name: str = "outside") -> Iterator[None]:
 
     Args:
         name: Name of the scope.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ValueError: Outside a computation, or within another such scope.
     """
+    graph = tf.compat.v1.get_default_graph()
+    if not graph.building_function:
+        raise ValueError("outside_compilation_scope is only allowed in XLA context")
+    if OUTSIDE in graph._attr_scope_map:  # noqa: SLF001
+        raise ValueError("Illegal nesting of outside_compilation_scope")
     with _attribute_scope(OUTSIDE, name), tf.name_scope(name):
         yield
 

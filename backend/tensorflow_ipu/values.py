@@ -33,8 +33,14 @@ class Value:
 class Variable:
     """A resource of the traced graph."""
 
-    def __init__(self, key: VariableKey) -> None:
-        self.key = key
+    def __init__(self, key: VariableKey, constant: Array | None = None) -> None:
+        """Bind a variable.
+
+        Args:
+            key: The variable.
+            constant: Value that is compiled in; operators need it when they are compiled.
+        """
+        self.key, self.constant = key, constant
 
 
 Bound = Value | Variable
