@@ -229,3 +229,32 @@ def test_what_is_not_supported_is_an_error(make, kind, text):
     counters.compiled += 1  # nothing is compiled
     with pytest.raises(kind, match=text):
         make()
+
+
+def test_an_effective_transformer_attends_to_what_is_no_padding():
+    from_lengths, to_lengths = np.int32([[2], [4]]), np.int32([[3], [1]])
+    sources = RANDOM.normal(size=(2, 4)).astype("float32")
+    targets = RANDOM.normal(size=(2, 3)).astype("float32")
+    layer = layers.EffectiveTransformer(
+        5, 4, num_attention_heads=2, attention_head_size=3, layer_norm_output=False
+    )
+    strategy = ipu.ipu_strategy.IPUStrategy()
+    inputs = [tf.constant(x) for x in (sources, from_lengths, targets, to_lengths)]
+    with strategy.scope():
+        layer.build([x.shape for x in inputs])
+        output, context = strategy.run(tf.function(lambda *x: layer(list(x))), inputs)
+    kernels = layer.get_weights()
+    q, k, v = (
+        (x[..., None] * kernels[2 * n][0] + kernels[2 * n + 1])
+        * (np.arange(x.shape[1]) < lengths)[..., None]
+        for n, (x, lengths) in enumerate(
+            [(sources, from_lengths), (targets, to_lengths), (targets, to_lengths)]
+        )
+    )
+    q, k, v = (x.reshape(2, -1, 2, 3).transpose(0, 2, 1, 3) for x in (q, k, v))
+    scores = np.exp(q @ k.transpose(0, 1, 3, 2))
+    expected = (scores / scores.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3)
+    np.testing.assert_allclose(context, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        output, expected.reshape(2, -1) @ kernels[6] + kernels[7], rtol=1e-4, atol=1e-5
+    )
