@@ -121,6 +121,9 @@ def _convert(graph: tf.Graph, sources: list[str], targets: list[str]) -> onnx.Mo
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # tf2onnx computes constants in sessions, whose threads may all wait for this conversion.
     tfonnx.compute_const_folding_using_tf = find_constants
+    # The converter folds constants in a session, which would launch what is placed on an IPU.
+    for operation in graph.get_operations():
+        operation._set_device("")  # noqa: SLF001
     with graph.as_default():
         try:
             converted = tfonnx.process_tf_graph(

@@ -261,6 +261,12 @@ class KerasExtensionBase(Execution):
 
     def _call_on_ipu(self, args: Any, kwargs: Any) -> Any:
         """Run a call of the model with tensors, in eager mode, as one computation."""
+        args, kwargs = tf.nest.map_structure(_as_argument, (args, kwargs))
+        if args and not self.built:
+            # A function that makes variables while it is traced has a program that begins them.
+            shapes = tf.nest.map_structure(lambda tensor: tuple(tensor.shape), args[0])
+            types = tf.nest.map_structure(lambda tensor: tensor.dtype, args[0])
+            self._build_with_dtypes(shapes, types)
         if self._ipu_call_function is None:
             function = tf.function(
                 lambda *a, **k: call_original(self, "__call__", *a, **k),
@@ -268,7 +274,6 @@ class KerasExtensionBase(Execution):
                 autograph=False,
             )
             set_untracked(self, _ipu_call_function=function)
-        args, kwargs = tf.nest.map_structure(_as_argument, (args, kwargs))
         return self.distribute_strategy.run(self._ipu_call_function, args, kwargs)
 
 

@@ -62,7 +62,6 @@ def extension_delegate(function: Callable[..., Any]) -> Callable[..., Any]:
         with _running(instance, name):
             return function(instance, *args, **kwargs)
 
-    keep_signature(wrapper, function)
     wrapper.__original_func__ = function  # type: ignore[attr-defined]
     return wrapper
 

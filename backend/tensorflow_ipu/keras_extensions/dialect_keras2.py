@@ -239,14 +239,16 @@ class Keras2(Dialect):
         loading = import_module("tf_keras.src.saving.legacy.saved_model.load")
         decode = import_module("tf_keras.src.saving.legacy.saved_model.json_utils").decode
         loader = loading.KerasObjectLoader
-        original = loader._reconstruct_model
+        finalize = loader.finalize_objects
 
-        @functools.wraps(original)
-        def reconstruct_model(self: Any, model_id: Any, model: Any, layers: Any) -> None:
-            original(self, model_id, model, layers)
-            restore(model, decode(self._metadata[model_id].metadata)["config"])
+        @functools.wraps(finalize)
+        def finalize_objects(self: Any) -> None:
+            finalize(self)
+            for node_id, (node, _) in self.loaded_nodes.items():
+                if isinstance(node, _engine("training").Model):
+                    restore(node, decode(self._metadata[node_id].metadata)["config"])
 
-        loader._reconstruct_model = reconstruct_model
+        loader.finalize_objects = finalize_objects
         revive = loader._revive_layer_or_model_from_config
 
         @functools.wraps(revive)

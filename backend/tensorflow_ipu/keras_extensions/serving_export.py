@@ -54,18 +54,23 @@ def export_model(
     }
     iterations = dialect_of(model).steps_per_execution(model)
     if model._is_pipelined():
-        stages = make_stages(model, tuple(signature), evaluates=False)
+        first, *others = make_stages(model, tuple(signature), evaluates=False)
+        stages = [lambda *inputs: first(_pack_inputs(inputs)), *others]
         mapping = model._pipelining_device_mapping
         return serving.export_pipeline(
             stages, export_dir, iterations, device_mapping=mapping, **options
         )
 
     def predict_step(*inputs: Any) -> Any:
-        return model(inputs[0] if len(inputs) == 1 else list(inputs))
+        return model(_pack_inputs(inputs))
 
     return serving.export_single_step(
         tf.function(predict_step, autograph=False), export_dir, iterations, **options
     )
+
+
+def _pack_inputs(inputs: tuple[Any, ...]) -> Any:
+    return inputs[0] if len(inputs) == 1 else list(inputs)
 
 
 def _find_signature(model: Any, batch_size: int | None) -> list[tf.TensorSpec]:
