@@ -114,3 +114,23 @@ def test_a_loop_that_reads_and_writes_lists_has_their_shape_from_the_writes():
 
     rows = normal(5, 2)
     assert np.allclose(run_on_ipu(double, [rows])[0], rows * 2)
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_sampled_candidates_are_as_frequent_as_expected(unique):
+    def sample(x):
+        sampled, true, expected = tf.random.log_uniform_candidate_sampler(
+            true_classes=[[0, 3]], num_true=2, num_sampled=6, unique=unique, range_max=12
+        )
+        return [tf.cast(sampled, tf.float32) + x, true, expected]
+
+    sampled, true, expected = run_on_ipu(sample, [np.float32(0)])
+    numbers = sampled.astype(int)
+    assert ((numbers >= 0) & (numbers < 12)).all()
+    if unique:
+        assert len(set(numbers)) == 6
+        assert ((expected > 0) & (expected <= 1)).all()
+        assert true[0, 0] > true[0, 1]
+    else:
+        share = np.log((numbers + 2) / (numbers + 1)) / np.log(13)
+        np.testing.assert_allclose(expected, 6 * share, rtol=1e-5)

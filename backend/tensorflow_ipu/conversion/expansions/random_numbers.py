@@ -227,3 +227,49 @@ def _stateless_multinomial(operation: tf.Operation, inputs: list[tf.Tensor]) -> 
     rows, classes = logits.shape
     numbers = hash_uniform([rows, int(count), classes], seed[0], seed[1])
     return _pick(logits, numbers, operation)
+
+
+@expands("LogUniformCandidateSampler", "UniformCandidateSampler")
+def _sample_candidates(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
+    """Sampled classes, and how often the true and the sampled ones are expected among them."""
+    classes, count = operation.get_attr("range_max"), operation.get_attr("num_sampled")
+    if operation.type.startswith("Log"):
+        numbers = np.arange(classes, dtype=np.float64)
+        shares = np.log((numbers + 2) / (numbers + 1)) / math.log(classes + 1)
+    else:
+        shares = np.full(classes, 1 / classes)
+    shares = shares.astype(np.float32)
+    if operation.get_attr("unique"):
+        sampled, tries = _sample_unique(shares, count)
+    else:
+        sampled, tries = _sample_freely(shares, count), None
+
+    def expect(numbers: Any) -> Any:
+        share = tf.gather(tf.constant(shares), tf.cast(numbers, tf.int32))
+        if tries is None:
+            return share * float(count)
+        return -tf.math.expm1(tries * tf.math.log1p(-share))
+
+    return [tf.cast(sampled, tf.int64), expect(inputs[0]), expect(sampled)]
+
+
+def _sample_freely(shares: Any, count: int) -> Any:
+    """Return the classes whose parts of the distribution function hold uniform numbers."""
+    bounds = np.cumsum(shares, dtype=np.float64)[:-1].astype(np.float32)
+    numbers = draw_uniform([count])
+    return tf.reduce_sum(tf.cast(numbers[:, None] >= bounds, tf.int32), axis=1)
+
+
+def _sample_unique(shares: Any, count: int) -> tuple[Any, Any]:
+    """Return different classes, and the number of draws until as many are found.
+
+    Let class i be drawn at times of rate p_i: first at a time T_i with an exponential distribution.
+    The classes with the earliest times are the sample. Until the last of them, at t, class i of the
+    sample is drawn p_i (t - T_i) times more on average.
+    """
+    numbers = tf.maximum(draw_uniform([len(shares)]), float(np.finfo(np.float32).tiny))
+    times = -tf.math.log(numbers) / shares
+    first, sampled = tf.math.top_k(-times, count)
+    rates = tf.gather(tf.constant(shares), sampled)
+    repeats = tf.reduce_sum(rates * (first - first[-1]))
+    return sampled, count + tf.round(repeats)
