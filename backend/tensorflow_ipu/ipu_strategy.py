@@ -228,6 +228,9 @@ class _IPUExtendedV1(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         return False
 
 
+IPUExtendedV1 = _IPUExtendedV1
+"""The name of the class in the real library."""
+
 _computations: weakref.WeakKeyDictionary[Any, tuple[Computation, list[Any]]] = (
     weakref.WeakKeyDictionary()
 )

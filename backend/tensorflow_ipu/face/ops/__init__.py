@@ -37,6 +37,7 @@ __getattr__, __dir__ = forward_modules(
         "rand_ops_grad": ".rand_ops_grad",
         "reduce_scatter_op": ".reduce_scatter_op",
         "replication_ops": ".replication_ops",
+        "rnn_ops": ".rnn_ops",
         "rnn_ops_grad": ".rnn_ops_grad",
         "slicing_ops": ".slicing_ops",
         "slicing_ops_grad": ".slicing_ops_grad",
