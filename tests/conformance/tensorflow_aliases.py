@@ -189,6 +189,7 @@ def install(checkout: Path, stubs: Mapping[str, Mapping[str, Any]]) -> None:
         for name, source in attributes.items():
             if not hasattr(module, name):
                 setattr(module, name, getattr(importlib.import_module(source), name))
+    restore_layer_methods()
     for module_name, submodules in SUBMODULES.items():
         for name, source in submodules.items():
             setattr(importlib.import_module(module_name), name, importlib.import_module(source))
@@ -219,3 +220,12 @@ def partitioned_call(args: Sequence[Any], f: Any) -> Any:
     types = [output.type for output in f.definition.signature.output_arg]
     results = gen_functional_ops.partitioned_call(args, types, f)
     return results[0] if len(results) == 1 else results
+
+
+def restore_layer_methods() -> None:
+    """Restore methods and arguments of Keras' layers that were deprecated in Keras 2.6."""
+    layer: Any = importlib.import_module("tf_keras.src.engine.base_layer").Layer
+    add_update = layer.add_update
+    layer.apply = lambda self, inputs, *args, **named: self(inputs, *args, **named)
+    layer.get_updates_for = lambda self, _: self.updates
+    layer.add_update = lambda self, updates, inputs=None: add_update(self, updates)
