@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph
 
 from tensorflow_ipu import markers, placement, variable_operators
 
@@ -27,9 +28,20 @@ def function_graph(graph: Any, operation: tf.Operation, attribute: str, number: 
     while graph is not None:
         function = graph._get_function(name)  # noqa: SLF001
         if function is not None:
-            return function.graph
+            return _open_function(graph, function)
         graph = getattr(graph, "outer_graph", None)
     raise KeyError(name)
+
+
+def _open_function(graph: Any, function: Any) -> Any:
+    """Return the FuncGraph of a function; TensorFlow 1's Defun has none, only a definition."""
+    if hasattr(function, "graph"):
+        return function.graph
+    if not hasattr(function, "_ipu_graph"):
+        with graph.as_default():
+            opened = function_def_to_graph.function_def_to_graph(function.definition)
+        function._ipu_graph = opened  # noqa: SLF001
+    return function._ipu_graph  # noqa: SLF001
 
 
 def iter_called(graph: Any) -> Any:

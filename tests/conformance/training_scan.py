@@ -24,6 +24,7 @@ TRAINING_NAMES: Final = frozenset(
         "accumulate_gradients",
         "apply_gradients",
         "capture_upstream_gradients",
+        "create_resource_update",
         "compute_gradients",
         "fit",
         "fit_generator",
@@ -32,6 +33,7 @@ TRAINING_NAMES: Final = frozenset(
         "gradient_checker_v2",
         "minimize",
         "optimizer_function",
+        "resource_update",
         "train_on_batch",
     }
 )
