@@ -298,7 +298,7 @@ class Flattener:
             return emit_loop(self, graph, operation, values)
         if kind in _CHOICES:
             return emit_choice(self, graph, operation, values)
-        if kind in _ORDER_ONLY:
+        if kind in _ORDER_ONLY and placement.OUTSIDE not in operation.node_def.attr:
             return values[:1] if kind in ("CheckNumerics", "Print") else []
         if (marker := markers.kind_of(operation)) is not None:
             return self._emit_marker(marker, operation, values)

@@ -31,6 +31,7 @@ _CAUSES: Final = (
     "requesting more IPUs than are available on your system, or IPUs being used by another "
     "program. Use `gc-info -l` and `gc-monitor` to check your configuration."
 )
+_MIN_IO_TILES: Final = 32
 _CHECKED_EXCEPTIONS: Final = ("inv", "div0", "oflo")
 
 
@@ -177,7 +178,9 @@ class Device:
         options.enableStableNorm = self.options.use_stable_norm_statistics
         options.enableOutlining = not self.options.speed_size_config.disable_graph_outlining
         options.enablePrefetchDatastreams = self.options.prefetch_data_streams
-        options.numIOTiles = self.options.num_io_tiles
+        tiles = self.options.num_io_tiles
+        # Fewer than PopART allows overlap nothing in the model of time.
+        options.numIOTiles = tiles if tiles >= _MIN_IO_TILES else 0
         return options
 
     def _engine_options(self) -> dict[str, str]:

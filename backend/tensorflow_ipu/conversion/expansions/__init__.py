@@ -1,6 +1,7 @@
 """Expansions of TensorFlow's operators, by family."""
 
 from tensorflow_ipu.conversion.expansions import (
+    candidates,
     convolutions,
     elementwise,
     gradients,
@@ -13,6 +14,7 @@ from tensorflow_ipu.conversion.expansions import (
 )
 
 __all__ = [
+    "candidates",
     "convolutions",
     "elementwise",
     "gradients",
