@@ -1,7 +1,6 @@
 """Expansions of TensorFlow's operators, by family."""
 
 from tensorflow_ipu.conversion.expansions import (
-    candidates,
     convolutions,
     elementwise,
     gradients,
@@ -14,7 +13,6 @@ from tensorflow_ipu.conversion.expansions import (
 )
 
 __all__ = [
-    "candidates",
     "convolutions",
     "elementwise",
     "gradients",
