@@ -179,6 +179,20 @@ def test_another_tensorflow_is_refused_in_one_line(version, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("tensorflow.__version__ = '2.6.3+gc3.4.0'", "ImportError: tensorflow 2.6.3+gc3.4.0 is"),
+        ("import os; os.environ['TF_POPLAR_FLAGS'] = '--nonsense'", "Unknown flag in TF_POPLAR"),
+    ],
+)
+def test_the_import_ends_with_one_line_for_another_tensorflow_and_unknown_flags(statement, message):
+    source = f"import tensorflow; {statement}\nfrom tensorflow.python import ipu"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(message)
+
+
 @pytest.mark.parametrize("version", ["2.16.0", "2.21.0", "2.22.0-rc1", "3.0.0"])
 def test_a_stock_tensorflow_is_accepted(version):
     check_tensorflow(version)

@@ -3,9 +3,17 @@
 Each module is a name here and is imported on first use, also those of `ops` and `optimizers`.
 """
 
+import tensorflow
+
+from tensorflow_ipu.config.flags import read_flags
 from tensorflow_ipu.forwarding import forward_modules
 from tensorflow_ipu.keras_extensions import import_hook
 from tensorflow_ipu.sessions import install
+from tensorflow_ipu.versions import check_tensorflow
+
+check_tensorflow(tensorflow.__version__)
+# Ends the process for an unknown flag; later a thread of TensorFlow may be the first to read them.
+read_flags()
 
 _MODULES = {
     "all_to_all_op": ".ops.all_to_all_op",
