@@ -165,7 +165,7 @@ class _PopnnRNN(IPULayer):
         Raises:
             ValueError: If the shape has another rank, or its last axis is unknown.
         """
-        if self.built and self._input_size:
+        if getattr(self, "built", False) and self._input_size:
             return
         shape = as_shape(input_shape)
         if len(shape) != _RANK:

@@ -109,7 +109,7 @@ def _write(
     for operation in graph.get_operations():
         if operation.name not in needed or all(_key(x) in tensors for x in operation.outputs):
             continue
-        values = []
+        values: list[tf.Tensor] = []
         for place, source in enumerate(operation.inputs):
             value = tensors.get(_key(source))
             if value is None:

@@ -44,8 +44,16 @@ def popnn_dynamic_lstm_layer(
     **_: Any,
 ) -> LstmLayer:
     """Compute an LSTM over examples of several lengths; see `recurrent.lstm`."""
-    tensors = map(tf.convert_to_tensor, (inputs, kernel, biases, input_h_state, input_c_state))
-    outputs, _, cells = recurrent.lstm(*tensors, seq_len, activation, recurrent_activation)
+    outputs, _, cells = recurrent.lstm(
+        tf.convert_to_tensor(inputs),
+        tf.convert_to_tensor(kernel),
+        tf.convert_to_tensor(biases),
+        tf.convert_to_tensor(input_h_state),
+        tf.convert_to_tensor(input_c_state),
+        seq_len=seq_len,
+        activation=activation,
+        recurrent_activation=recurrent_activation,
+    )
     return LstmLayer(outputs, cells, _nothing(outputs))
 
 
@@ -77,9 +85,16 @@ def popnn_dynamic_gru_layer(
     **_: Any,
 ) -> GruLayer:
     """Compute a GRU over examples of several lengths; see `recurrent.gru`."""
-    tensors = map(tf.convert_to_tensor, (inputs, kernel, biases, initial_state))
-    names = (activation, recurrent_activation)
-    outputs, _ = recurrent.gru(*tensors, seq_len, *names, reset_after)
+    outputs, _ = recurrent.gru(
+        tf.convert_to_tensor(inputs),
+        tf.convert_to_tensor(kernel),
+        tf.convert_to_tensor(biases),
+        tf.convert_to_tensor(initial_state),
+        seq_len=seq_len,
+        activation=activation,
+        recurrent_activation=recurrent_activation,
+        reset_after=reset_after,
+    )
     return GruLayer(outputs, _nothing(outputs))
 
 
@@ -113,7 +128,15 @@ def popnn_augru_layer(
     **_: Any,
 ) -> GruLayer:
     """Compute a GRU whose update gate scores scale; see `recurrent.augru`."""
-    tensors = map(tf.convert_to_tensor, (inputs, att_score, kernel, biases, initial_state))
-    names = (activation, recurrent_activation)
-    outputs, _ = recurrent.augru(*tensors, seq_len, *names, reset_after)
+    outputs, _ = recurrent.augru(
+        tf.convert_to_tensor(inputs),
+        tf.convert_to_tensor(att_score),
+        tf.convert_to_tensor(kernel),
+        tf.convert_to_tensor(biases),
+        tf.convert_to_tensor(initial_state),
+        seq_len=seq_len,
+        activation=activation,
+        recurrent_activation=recurrent_activation,
+        reset_after=reset_after,
+    )
     return GruLayer(outputs, _nothing(outputs))
