@@ -26,11 +26,14 @@ def forward(face: str, *rooms: str) -> tuple[Callable[[str], Any], Callable[[], 
     def get(name: str) -> Any:
         if name == "__all__":
             return _find_public_names(rooms)
+        hint = ""
         if not name.startswith("__"):
-            for module in _import_present(rooms):
+            modules = _import_present(rooms)
+            for module in modules:
                 if hasattr(module, name):
                     return getattr(module, name)
-        raise AttributeError(f"module {face!r} has no attribute {name!r}")
+            hint = "" if modules else ": nothing of this module is supported here"
+        raise AttributeError(f"module {face!r} has no attribute {name!r}{hint}")
 
     return get, lambda: sorted({*vars(sys.modules[face]), *_find_public_names(rooms)})
 

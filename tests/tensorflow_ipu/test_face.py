@@ -134,6 +134,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
     for module in (ipu, ipu.ops, ipu.config, ipu.nn_ops):
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
             module.nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match="nothing of this module is supported here"):
+        ipu.popfloat_cast_to_gfloat.cast_native_to_gfloat  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
         exec("from tensorflow.python.ipu.config import nonsense")
 

@@ -2,6 +2,4 @@
 
 from tensorflow_ipu.forwarding import forward
 
-__getattr__, __dir__ = forward(
-    __name__, "tensorflow_ipu.config.utils", "tensorflow_ipu.utils", "tensorflow_ipu.files.utils"
-)
+__getattr__, __dir__ = forward()
