@@ -1,8 +1,8 @@
 """Marker nodes: operators of the IPU in TensorFlow's graphs.
 
 Stock TensorFlow has no such operators, so each one is a node of PyFunc whose attributes say what it
-is. The conversion replaces it. TensorFlow cannot compute it: without a capture it is an error, and
-never a silent fallback to the CPU.
+is. The conversion replaces it. TensorFlow's CPU never computes it: without a capture an operator is
+compiled and run on the IPU alone, and other markers are an error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.python.eager import context
 from tensorflow.python.ops import script_ops
 
 KIND: Final = "_ipu_marker"
@@ -92,9 +93,8 @@ def add_operation(
     label: str,
 ) -> tf.Operation:
     """Add a marker node to the current graph, and return it; arguments as for `add_marker`."""
-    what = str(facts.get("name", kind))
-    refusal = _Refusal(what)
-    token = script_ops._py_funcs.insert(refusal)  # noqa: SLF001
+    function = _MarkerFunction(kind, facts, outputs)
+    token = script_ops._py_funcs.insert(function)  # noqa: SLF001
     graph = tf.compat.v1.get_default_graph()
     operation = graph.create_op(
         "PyFunc",
@@ -114,7 +114,7 @@ def add_operation(
     # The registry holds functions weakly: the graph keeps it, as TensorFlow does with its own.
     if not hasattr(graph, "_py_funcs_used_in_graph"):
         graph._py_funcs_used_in_graph = []  # noqa: SLF001
-    graph._py_funcs_used_in_graph.append(refusal)  # noqa: SLF001
+    graph._py_funcs_used_in_graph.append(function)  # noqa: SLF001
     return operation
 
 
@@ -138,14 +138,34 @@ def facts_of(operation: tf.Operation) -> dict[str, Any]:
     return facts
 
 
-class _Refusal:
-    """The function of a marker that TensorFlow computes on the CPU."""
+class _MarkerFunction:
+    """The function of a marker that TensorFlow runs: one that no computation contains.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    The real operators have kernels for the IPU only, so TensorFlow places such an operator on the
+    IPU alone. It is compiled and run there; other markers are an error.
+    """
 
-    def __call__(self, *_: Any) -> Any:
-        raise RuntimeError(
-            f"{self._name} is an operator of the IPU that was not compiled for it: call it within "
-            "ipu_compiler.compile, IPUStrategy.run or a session's graph placed on an IPU"
-        )
+    def __init__(
+        self, kind: str, facts: Mapping[str, Any], outputs: Sequence[tuple[tf.DType, Any]]
+    ) -> None:
+        self._kind, self._facts, self._outputs = kind, facts, outputs
+        self._name = str(facts.get("name", kind))
+        self._computation: Any = None
+
+    def __call__(self, *values: Any) -> Any:
+        if self._kind != OPERATOR:
+            raise RuntimeError(
+                f"{self._name} is an operator of the IPU that was not compiled for it: call it "
+                "within ipu_compiler.compile, IPUStrategy.run or a session's graph placed on an IPU"
+            )
+        from tensorflow_ipu.launching import make_computation, run_eagerly, trace
+
+        with context.eager_mode(), tf.device("/device:CPU:0"):
+            tensors = [tf.constant(value) for value in values]
+            if self._computation is None:
+                graph = trace(self._add, tensors, self._name)
+                self._computation, _ = make_computation(graph)
+            return [result.numpy() for result in run_eagerly(self._computation, tensors, [])]
+
+    def _add(self, *tensors: Any) -> list[tf.Tensor]:
+        return add_marker(OPERATOR, self._facts, tensors, self._outputs, self._name)

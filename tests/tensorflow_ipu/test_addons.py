@@ -258,3 +258,13 @@ def test_an_effective_transformer_attends_to_what_is_no_padding():
     np.testing.assert_allclose(
         output, expected.reshape(2, -1) @ kernels[6] + kernels[7], rtol=1e-4, atol=1e-5
     )
+
+
+def test_an_operator_of_the_ipu_is_compiled_alone_in_a_function_of_the_cpu():
+    layer = layers.GroupNormalization(groups=2, center=False, scale=False)
+    layer.build((2, 3, 4))
+    inputs = RANDOM.normal(size=(2, 3, 4)).astype("float32")
+    result = tf.function(lambda x: layer(x) * 2)(inputs).numpy() / 2
+    groups = result.reshape(2, 3, 2, 2)
+    np.testing.assert_allclose(groups.mean((1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(groups.var((1, 2)), 1, atol=1e-1)

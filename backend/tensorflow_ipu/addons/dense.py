@@ -237,13 +237,13 @@ class Dense(tf.keras.layers.Dense):  # type: ignore[misc]
             shape=(size, self.units),
             initializer=initializer,
             dtype="uint8",
-            trainable=False,
+            trainable=True,
         )
         self.kernel_metadata = self.add_weight(
             name="kernel_metadata",
             shape=(),
             dtype="uint8",
-            trainable=False,
+            trainable=True,
             initializer=tf.keras.initializers.Constant(metadata),
         )
         self.bias = None

@@ -273,6 +273,11 @@ class LayerNormalization(GroupNormalization):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Return the normalized inputs."""
+        if any(inputs.shape[axis] is None for axis in self._kept):
+            raise ValueError(
+                f"Input shape {inputs.shape} has unknown dimensions - all dimensions need to be "
+                "fully specified."
+            )
         permutation = [*self._kept, *self.axis]
         inverse = [permutation.index(axis) for axis in range(len(permutation))]
         permuted = tf.transpose(inputs, permutation)

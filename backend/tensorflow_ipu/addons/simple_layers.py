@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu.addons.base import IPULayer, as_shape, serialize_initializer
-from tensorflow_ipu.operators import cross_replica_ops, embedding_ops, rand_ops
+from tensorflow_ipu.operators import embedding_ops, rand_ops
 
 _RANK = 2
 
@@ -145,6 +145,9 @@ class AssumeEqualAcrossReplicas(tf.keras.layers.Layer):  # type: ignore[misc]
 
     def call(self, inputs: Any, **_: Any) -> Any:
         """Return the inputs."""
+        # Looked up under its public name, where users replace it.
+        from tensorflow.python.ipu.ops import cross_replica_ops
+
         return cross_replica_ops.assume_equal_across_replicas(inputs, self.inplace)
 
     def get_config(self) -> dict[str, Any]:
