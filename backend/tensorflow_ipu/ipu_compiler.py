@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.compiler.xla import xla
+from tensorflow.python.distribute import device_util
 
 from tensorflow_ipu.launching import launch, make_computation, run_eagerly, trace
 
@@ -25,13 +27,15 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
         Exception: If nothing is placed on an IPU.
         ValueError: For what a training loop returns.
     """
-    arguments = [] if inputs is None else inputs
-    arguments = list(arguments) if isinstance(arguments, (list, tuple)) else [arguments]
+    if inputs is not None and not isinstance(inputs, Sequence):
+        raise TypeError("inputs must be a list")
+    arguments = list(inputs or [])
     tensors = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     structure: list[Any] = []
 
     def run(*values: Any) -> list[Any]:
         result = computation(*tf.nest.pack_sequence_as(arguments, list(values)))
+        _check_result(result)
         structure.append(result)
         flat = tf.nest.flatten(result, expand_composites=True)
         return [
@@ -46,31 +50,74 @@ def compile(computation: Callable[..., Any], inputs: Any = None) -> Any:
     if tf.executing_eagerly():
         results = run_eagerly(made, tensors, captured)
         return _pack(structure[0], results, None)
+    _check_placement(graph)
     results = launch(made, tensors, captured)
     return _pack(structure[0], results, results[0].op if results else None)
 
 
 def find_ordinal() -> int:
     """Return the number of the IPU device that the current scope names, else 0."""
-    from tensorflow.python.distribute import device_util
-
     spec = tf.DeviceSpec.from_string(device_util.current() or "")
     return int(spec.device_index or 0) if spec.device_type == "IPU" else 0
 
 
+def _check_result(result: Any) -> None:
+    """Raise ValueError for what a computation must not return."""
+    values = tf.nest.flatten(result, expand_composites=True)
+    if _has_estimator_spec(result):
+        raise ValueError(
+            "Your computation output contains an EstimatorSpec or IPUEstimatorSpec object. When "
+            "you use an IPUEstimator, it already handles all the xla compilation and no manual "
+            "call to compile() is needed."
+        )
+    operations = [isinstance(value, tf.Operation) for value in values]
+    if not xla.is_flat(result):
+        if any(operations):
+            raise ValueError(
+                "xla.compile does not support Operation as return value in non-flat output "
+                "structure. You can set returned Operations as control dependencies of returned "
+                "Tensors so Operations are triggered when Tensors are evaluated."
+            )
+    elif operations != sorted(operations):
+        raise ValueError(
+            "XLA computation function must return zero or more Tensor values followed by zero or "
+            "more Operations."
+        )
+
+
+def _has_estimator_spec(value: Any) -> bool:
+    if type(value).__name__.endswith("EstimatorSpec"):
+        return True
+    return isinstance(value, (list, tuple)) and any(map(_has_estimator_spec, value))
+
+
+def _check_placement(graph: Any) -> None:
+    """Raise Exception if no operation of a computation is placed on an IPU."""
+    operations = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type not in ("NoOp", "Placeholder")
+    ]
+    devices = [operation.device for operation in operations]
+    devices.append(device_util.current())
+    is_placed = any(tf.DeviceSpec.from_string(d or "").device_type == "IPU" for d in devices)
+    if operations and not is_placed:
+        raise Exception(
+            "A computation has been compiled, however it was not placed on an IPU device. This "
+            "computation will not be executed on an IPU.\nTo execute it on an IPU use the "
+            "`ipu_scope` from `tensorflow.python.ipu.scopes`, for example:\n\n"
+            "  with ipu_scope('/device:IPU:0'):\n"
+            "    result = ipu_compiler.compile(comp, inputs)"
+        )
+
+
 def _pack(result: Any, tensors: list[tf.Tensor], operation: Any) -> Any:
-    if result is None or isinstance(result, tf.Operation):
-        return operation
-    if tf.is_tensor(result) or not isinstance(result, (list, tuple, dict)):
-        return [tensors[0]]
+    """Return what `compile` does for a result of the computation and its tensors."""
     flat = tf.nest.flatten(result, expand_composites=True)
-    if all(value is None or isinstance(value, tf.Operation) for value in flat):
+    count = sum(value is not None and not isinstance(value, tf.Operation) for value in flat)
+    if not count:
         return operation
-    remaining = iter(tensors)
-    if isinstance(result, (list, tuple)) and not hasattr(result, "_fields"):
-        kept = [value for value in result if not isinstance(value, tf.Operation)]
-        return [_take(remaining, value) for value in kept]
-    return _take(remaining, result)
+    return list(tensors[:count]) if xla.is_flat(result) else _take(iter(tensors), result)
 
 
 def _take(tensors: Iterator[tf.Tensor], structure: Any) -> Any:
