@@ -262,7 +262,7 @@ class KerasExtensionBase(Execution):
     def _call_on_ipu(self, args: Any, kwargs: Any) -> Any:
         """Run a call of the model with tensors, in eager mode, as one computation."""
         args, kwargs = tf.nest.map_structure(_as_argument, (args, kwargs))
-        if args and not self.built:
+        if args and not self.built and all(map(tf.is_tensor, tf.nest.flatten(args[0]))):
             # A function that makes variables while it is traced has a program that begins them.
             shapes = tf.nest.map_structure(lambda tensor: tuple(tensor.shape), args[0])
             types = tf.nest.map_structure(lambda tensor: tensor.dtype, args[0])
