@@ -1,7 +1,8 @@
 """Export of models for TensorFlow Serving: SavedModels that run an executable of the IPU.
 
 A step becomes a loop with an infeed and an outfeed, which is compiled with its variables as
-constants. The SavedModel's function starts the executable, its asset, in the embedded runtime.
+constants. The SavedModel's function starts the executable, its asset, in the embedded runtime. All
+this happens in eager mode, also where a script of TensorFlow 1 has disabled it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 Step = Callable[..., Any]
 Signature = Sequence[Any]
@@ -274,21 +276,43 @@ class _Export:
         load_operators()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "application.popef"
-            with tf.init_scope():
+            with tf.init_scope(), context.eager_mode():
                 experimental_application_compile_op(
                     function, output_path=file, freeze_variables=True
                 )
-            return poplar_serving.export(
-                file,
-                self._folder,
-                predict_step_signature=self.predict_signature,
-                output_names=self._names,
-                preprocessing_step=self._before,
-                preprocessing_step_signature=self._before_signature,
-                postprocessing_step=self._after,
-                postprocessing_step_signature=self._after_signature,
-                purge_export_dir=self._purge,
-            )
+                exported = poplar_serving.export(
+                    file,
+                    self._folder,
+                    predict_step_signature=self.predict_signature,
+                    output_names=self._names,
+                    preprocessing_step=self._before,
+                    preprocessing_step_signature=self._before_signature,
+                    postprocessing_step=self._after,
+                    postprocessing_step_signature=self._after_signature,
+                    purge_export_dir=self._purge,
+                )
+        with tf.init_scope():
+            return exported if tf.executing_eagerly() else _make_graph_function(exported)
+
+
+def _make_graph_function(exported: Any) -> Any:
+    """Return a function of a graph's tensors that calls a function of eager mode."""
+    with context.eager_mode():
+        results = exported.get_concrete_function().structured_outputs
+    specs = tf.nest.flatten(results)
+
+    def run(*arrays: Any) -> list[Any]:
+        with context.eager_mode():
+            outputs = exported(*(tf.constant(array) for array in arrays))
+            return [tensor.numpy() for tensor in tf.nest.flatten(outputs)]
+
+    def call(*inputs: Any) -> Any:
+        outputs = tf.numpy_function(run, list(inputs), [spec.dtype for spec in specs])
+        for tensor, spec in zip(outputs, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return tf.nest.pack_sequence_as(results, outputs)
+
+    return call
 
 
 def _is_function(step: Any) -> bool:
@@ -379,7 +403,7 @@ def _make_feeds(signature: Sequence[Any]) -> tuple[Any, Any]:
     from tensorflow_ipu.feeds.ipu_infeed_queue import IPUInfeedQueue
     from tensorflow_ipu.feeds.ipu_outfeed_queue import IPUOutfeedQueue
 
-    with tf.init_scope():
+    with tf.init_scope(), context.eager_mode():
         zeros = tuple(tf.zeros(spec.shape, spec.dtype) for spec in signature)
         dataset = tf.data.Dataset.from_tensors(zeros).repeat()
-    return IPUInfeedQueue(dataset), IPUOutfeedQueue()
+        return IPUInfeedQueue(dataset), IPUOutfeedQueue()
