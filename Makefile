@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | conformance-tensorflow | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | conformance-tensorflow | tensorflow-scripts | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow tensorflow-scripts poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
 
 # The ports are looked at before the models are compiled.
 serve: .venv/server
@@ -147,6 +147,11 @@ conformance-poptorch: .venv/torch/conformance
 conformance-tensorflow: .venv/tensorflow/conformance
 	@test -n "$(TENSORFLOW)" -a -n "$(KERAS)" -a -n "$(ADDONS)" || { echo "requires checkouts of graphcore/tensorflow, graphcore/keras and graphcore/ipu_tensorflow_addons: make conformance-tensorflow TENSORFLOW=../tensorflow KERAS=../keras ADDONS=../ipu_tensorflow_addons"; exit 2; }
 	.venv/tensorflow/bin/python tests/conformance/conformance_tensorflow.py $(TENSORFLOW) $(KERAS) $(ADDONS) $(TENSORFLOW_OPTIONS)
+
+# Public scripts of TensorFlow for the IPU, of checkouts: the user guide's, graphcore/examples and graphcore/tutorials; not part of CI.
+tensorflow-scripts: .venv/tensorflow/conformance
+	@test -n "$(SCRIPTS)" || { echo "requires checkouts: make tensorflow-scripts SCRIPTS='--guide ../tensorflow/tensorflow/compiler/plugin/poplar/docs --examples ../examples --tutorials ../tutorials'"; exit 2; }
+	.venv/tensorflow/bin/python tests/conformance/tensorflow_scripts.py $(SCRIPTS)
 
 # PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
 poptransformer: .venv/torch/conformance
