@@ -117,6 +117,25 @@ def test_evaluate_returns_losses_and_metrics(keras, strategy, compiled):
     assert list(named.values()) == results
 
 
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
+def test_accuracies_are_those_of_plain_keras(keras, strategy, loss):
+    x, y = draw(ROWS, WIDTH), np.arange(ROWS, dtype=np.int32) % 3
+    y = np.eye(3, dtype=np.float32)[y] if loss.startswith("cat") else y
+
+    def make():
+        return keras.Sequential([keras.layers.Dense(3, activation="softmax")])
+
+    with strategy.scope():
+        model = make()
+        model.compile(loss=loss, metrics=["accuracy"], steps_per_execution=6)
+        results = model.evaluate(x, y, batch_size=BATCH, verbose=0)
+    plain = copy_weights(model, make(), x)
+    plain.compile(loss=loss, metrics=["accuracy"])
+    np.testing.assert_allclose(
+        results, plain.evaluate(x, y, batch_size=BATCH, verbose=0), rtol=1e-5
+    )
+
+
 def test_a_call_with_tensors_runs_on_the_ipu(keras, strategy, compiled):
     x = draw(BATCH, WIDTH)
     with strategy.scope():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.keras_extensions.delegation import call_original, without_extensions
 from tensorflow_ipu.keras_extensions.dialects import Dialect, expand_vectors, refuse_generator
+from tensorflow_ipu.keras_extensions.stages import is_ipu_strategy
 
 
 def _source(name: str) -> Any:
@@ -181,10 +183,36 @@ class Keras3(Dialect):
         return [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name) for tensor in network.inputs]
 
     def install_strategy(self) -> None:
-        """Do nothing: Keras 3 does not ask a strategy about mixed precision."""
+        """Let `argmax` and `argmin` be operators of the IPU, which has no casts of bits.
+
+        Keras 3 tells zeros of both signs apart there, by their bits. TensorFlow and the IPU take
+        the first of them.
+        """
+        operators = _source("backend.tensorflow.numpy")
+        for name, function in (("argmax", tf.argmax), ("argmin", tf.argmin)):
+            setattr(operators, name, _find_place_on_ipu(getattr(operators, name), function))
 
     def install_loader(self, restore: Callable[[Any, Any], None]) -> None:
         """Do nothing: Keras 3 loads models by `from_config`."""
+
+
+def _find_place_on_ipu(original: Any, function: Any) -> Any:
+    """Return Keras' own function, with TensorFlow's in place of it in an IPUStrategy."""
+
+    @functools.wraps(original)
+    def find_place(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+        if tf.executing_eagerly() or not is_ipu_strategy(tf.distribute.get_strategy()):
+            return original(x, axis=axis, keepdims=keepdims)
+        x = tf.convert_to_tensor(x)
+        flat = tf.reshape(x, [-1]) if axis is None else x
+        place = function(flat, axis=axis, output_type="int32")
+        if not keepdims:
+            return place
+        return (
+            tf.reshape(place, [1] * x.shape.rank) if axis is None else tf.expand_dims(place, axis)
+        )
+
+    return find_place
 
 
 class _Adapter:
