@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow tensorflow-scripts poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow test-tensorflow-fast bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow tensorflow-scripts poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
 
 # The ports are looked at before the models are compiled.
 serve: .venv/server
@@ -97,9 +97,15 @@ bench: .venv/bench models
 models-check: .venv/dev
 	$(BIN)/python benchmarks/models_check.py --throughput $(MODELS_OPTIONS)
 
-# TensorFlow and tf2onnx, 2 GB, in a separate environment; not part of CI.
+# TensorFlow and tf2onnx, 2 GB, in a separate environment.
 test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
+
+# The part of it that CI has: sessions, strategies, feeds and files.
+TENSORFLOW_FAST := face sessions strategy feeds executable_files
+
+test-tensorflow-fast: .venv/tensorflow
+	.venv/tensorflow/bin/python -m pytest -m "tensorflow and not server and not slow" $(TENSORFLOW_FAST:%=tests/tensorflow_ipu/test_%.py)
 
 TORCH ?=
 

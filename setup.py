@@ -10,6 +10,7 @@ Then `simipu.kernels` says so, and ONNX Runtime computes alone.
 
 import os
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -47,11 +48,14 @@ class BuildKernels(build_ext):
         return os.path.join(*ext_name.split(".")) + ".so"
 
     def copy_extensions_to_source(self) -> None:
-        """Copy extensions to an editable installation's checkout, replacing the older ones."""
-        Path(
-            self.get_finalized_command("build_py").get_package_dir("simipu.kernels"), "libsimipu.so"
-        ).unlink(missing_ok=True)
-        super().copy_extensions_to_source()
+        """Copy extensions to an editable installation's checkout, replacing the older ones.
+
+        The file is there at every moment: another environment of the checkout may be running.
+        """
+        folder = Path(self.get_finalized_command("build_py").get_package_dir("simipu.kernels"))
+        staged = folder / "libsimipu.so.new"
+        shutil.copy2(self.get_ext_fullpath(self.extensions[0].name), staged)
+        staged.replace(folder / "libsimipu.so")
 
 
 class OneWheel(bdist_wheel):
