@@ -10,6 +10,7 @@ takes a gradient or fits a model.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -168,13 +169,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for module in {item.getparent(pytest.Module) for item in items}:
         if module is not None:
             shadow_builtins(module.obj)
+            run_main_block(module.path, vars(module.obj))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Forget the configuration of the case before, as Graphcore's test class does."""
-    del item
     importlib.import_module("tensorflow_ipu.config").reset_ipu_configuration()
+    module = item.getparent(pytest.Module)
+    if module is not None:
+        run_main_block(module.path, vars(module.obj))
+
+
+def run_main_block(path: Path, names: dict[str, Any]) -> None:
+    """Run what a file of tests does when it is run as a program, without the tests themselves.
+
+    Args:
+        path: The file.
+        names: Names of its module.
+    """
+    for block in ast.parse(path.read_text()).body:
+        if isinstance(block, ast.If) and "__main__" in ast.unparse(block.test):
+            body = [node for node in block.body if not ast.unparse(node).endswith(".main()")]
+            exec(compile(ast.Module(body, []), str(path), "exec"), names)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ from conformance_tensorflow import (
     stage_files,
 )
 from report_stubs import NEUTRAL, is_neutral, shadow_builtins, watch_asserts
+from tensorflow_compat import run_main_block
 from training_scan import scan_file
 from upstream_tests import End, ListedFile
 
@@ -136,3 +137,19 @@ def test_the_length_of_a_part_of_a_report_is_neutral_in_a_test_file():
     shadow_builtins(module)
     assert is_neutral(module.count(NEUTRAL.steps))
     assert module.count([1, 2]) == 2
+
+
+MAIN = """
+done = []
+if __name__ == "__main__":
+    done.append("prepared")
+    test.main()
+"""
+
+
+def test_what_a_file_does_as_a_program_is_done_without_the_tests(tmp_path):
+    file = tmp_path / "some_test.py"
+    file.write_text(MAIN)
+    names = {"done": []}
+    run_main_block(file, names)
+    assert names["done"] == ["prepared"]
