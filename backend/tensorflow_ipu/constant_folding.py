@@ -95,3 +95,30 @@ def _may_fold(operation: tf.Operation, arrays: Sequence[Array | None]) -> bool:
     shape = output.shape
     size = prod(shape) if shape.is_fully_defined() else 0
     return size < _MAX_ELEMENTS or any(array is not None and array.size >= size for array in arrays)
+
+
+_MAX_DEPTH: Final = 64
+
+
+def static_value(tensor: tf.Tensor, depth: int = 0) -> Array | None:
+    """Return the value of a tensor that only constants and known shapes decide, or None.
+
+    Args:
+        tensor: Tensor of a graph.
+        depth: Number of operators between it and the tensor that was asked for.
+
+    Returns:
+        The value.
+    """
+    value = tf.get_static_value(tensor)
+    operation = tensor.op
+    if value is not None or depth > _MAX_DEPTH or operation.type in _KEPT:
+        return value if value is None else np.asarray(value)
+    arrays = [static_value(source, depth + 1) for source in operation.inputs]
+    if not _may_fold(operation, arrays):
+        return None
+    try:
+        results = compute_operation(operation, [array for array in arrays if array is not None])
+    except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
+        return None
+    return results[tensor.value_index]

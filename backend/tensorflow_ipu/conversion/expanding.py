@@ -298,14 +298,11 @@ def open_function(graph: tf.Graph, name: str) -> Any:
         The graph, with inputs and outputs.
     """
     function = graph._get_function(name)  # noqa: SLF001
-    while function is None and isinstance(graph, func_graph.FuncGraph):
-        graph = graph.outer_graph  # a branch within a branch: the graph around them has both
-        function = graph._get_function(name)  # noqa: SLF001
-    definition = function.cached_definition if hasattr(function, "cached_definition") else None
-    if definition is None:
-        definition = function.definition
+    traced = getattr(function, "graph", None)
+    if traced is not None:
+        return traced  # with the shapes that a definition lacks
     with graph.as_default():
-        return function_def_to_graph.function_def_to_graph(definition)
+        return function_def_to_graph.function_def_to_graph(function.cached_definition)
 
 
 def write_body(body: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import copy_operation, expands
 
 
@@ -114,7 +115,7 @@ def _filter_gradient(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """The convolution of the input with the gradient, channels and batch exchanged: where the
     forward one steps, the gradient's elements stand apart."""
     value, sizes, gradient = inputs
-    shape = tf.get_static_value(sizes)
+    shape = static_value(sizes)
     letters = operation.get_attr("data_format").decode()
     padding = operation.get_attr("padding").decode()
     if shape is None or not letters.endswith("C") or padding == "EXPLICIT":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import expands
 from tensorflow_ipu.markers import chip_operator
 
@@ -162,7 +163,7 @@ def _sparse_cross_entropy(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 @expands("Roll")
 def _roll(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     value, shifts, axes = inputs
-    shifts, axes = (tf.get_static_value(tensor) for tensor in (shifts, axes))
+    shifts, axes = (static_value(tensor) for tensor in (shifts, axes))
     if shifts is None or axes is None or not value.shape.is_fully_defined():
         return NotImplemented
     for shift, axis in zip(shifts.reshape(-1).tolist(), axes.reshape(-1).tolist(), strict=True):
@@ -233,7 +234,7 @@ def _bias_add(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _one_hot(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Compare with the numbers of the classes: indices out of range hit none."""
     indices, depth, on_value, off_value = inputs
-    count = tf.get_static_value(depth)
+    count = static_value(depth)
     if count is None or indices.shape.rank is None:
         return NotImplemented
     axis = operation.get_attr("axis")

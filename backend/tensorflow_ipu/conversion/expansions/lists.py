@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import expands_list, open_function
 from tensorflow_ipu.errors import IpuError
 
 
 @expands_list("TensorListReserve")
 def _reserve(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    count = tf.get_static_value(inputs[1])
-    shape = tf.get_static_value(inputs[0])
+    count = static_value(inputs[1])
+    shape = static_value(inputs[0])
     sizes = None if shape is None or np.ndim(shape) == 0 else [int(size) for size in shape]
     if sizes is None or min(sizes, default=0) < 0:
         sizes = _find_element_shape(operation)
@@ -87,10 +88,10 @@ def _write_some(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 @expands_list("TensorListScatter", "TensorListScatterV2")
 def _scatter(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     values, indices = inputs[:2]
-    places = tf.get_static_value(indices)
+    places = static_value(indices)
     if places is None:
         return NotImplemented
-    count = -1 if len(inputs) == 3 else tf.get_static_value(inputs[3])  # noqa: PLR2004
+    count = -1 if len(inputs) == 3 else static_value(inputs[3])  # noqa: PLR2004
     count = max(int(-1 if count is None else count), int(places.max()) + 1)
     zeros = tf.zeros([count, *values.shape[1:]], values.dtype)
     return tf.tensor_scatter_nd_update(zeros, indices[:, None], values)
@@ -116,7 +117,7 @@ def _concatenate(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands_list("TensorListSplit")
 def _split(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    lengths = tf.get_static_value(inputs[2])
+    lengths = static_value(inputs[2])
     if lengths is None or len(set(lengths.tolist())) != 1:
         return NotImplemented
     return tf.reshape(inputs[0], [len(lengths), int(lengths[0]), *inputs[0].shape[1:]])
@@ -124,7 +125,7 @@ def _split(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands_list("TensorListResize")
 def _resize(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    size = tf.get_static_value(inputs[1])
+    size = static_value(inputs[1])
     if size is None:
         return NotImplemented
     items = inputs[0]

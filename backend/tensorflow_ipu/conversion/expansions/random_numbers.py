@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import expands
 from tensorflow_ipu.conversion.expansions.special_functions import invert_erf
 from tensorflow_ipu.markers import chip_operator
@@ -29,7 +30,7 @@ _LIMIT: Final = 2.0
 
 
 def _read_shape(tensor: Any, operation: tf.Operation) -> list[int]:
-    value = tf.get_static_value(tensor)
+    value = static_value(tensor)
     if value is None:
         shape = operation.outputs[0].shape
         if not shape.is_fully_defined():
@@ -109,7 +110,7 @@ def _shuffle(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 @expands("Multinomial")
 def _multinomial(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """The largest of the logits with Gumbel noise is a sample."""
-    count = tf.get_static_value(inputs[1])
+    count = static_value(inputs[1])
     if count is None:
         return NotImplemented
     logits = tf.cast(inputs[0], tf.float32)
@@ -220,7 +221,7 @@ def _stateless_int(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands("StatelessMultinomial")
 def _stateless_multinomial(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    count = tf.get_static_value(inputs[1])
+    count = static_value(inputs[1])
     if count is None:
         return NotImplemented
     logits, seed = tf.cast(inputs[0], tf.float32), tf.cast(inputs[2], tf.int32)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import expands
 
 
@@ -41,7 +42,7 @@ def _approx_top_k(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands("NthElement")
 def _nth_element(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    count = tf.get_static_value(inputs[1])
+    count = static_value(inputs[1])
     if count is None:
         return NotImplemented
     is_reversed = operation.get_attr("reverse")
@@ -68,7 +69,7 @@ def _cumulative_logsumexp(operation: tf.Operation, inputs: list[tf.Tensor]) -> A
 def _histogram(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Count the values whose place, cut to the range, is that of the bin."""
     values, limits, count = inputs
-    bins = tf.get_static_value(count)
+    bins = static_value(count)
     if bins is None:
         return NotImplemented
     low, high = tf.unstack(limits)
@@ -84,7 +85,7 @@ def _histogram(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _segment_sum(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """A product with a matrix of ones and zeros; numbers out of range are dropped, as XLA does."""
     data, ids, number = inputs
-    count = tf.get_static_value(number)
+    count = static_value(number)
     if count is None or not data.shape.is_fully_defined():
         return NotImplemented
     segments, rank = int(count), ids.shape.rank
@@ -103,7 +104,7 @@ def _segment_sum(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _segment_reduction(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Reduce, for each segment, all rows with the neutral value in place of others' rows."""
     data, ids, number = inputs
-    count = tf.get_static_value(number)
+    count = static_value(number)
     if count is None or not data.shape.is_fully_defined():
         return NotImplemented
     kind = operation.type.removeprefix("UnsortedSegment")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu.constant_folding import static_value
 from tensorflow_ipu.conversion.expanding import expands, open_function, write_body
 
 
@@ -33,7 +34,7 @@ def _shapes(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _linspace(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """The last value is the end itself."""
     start, stop, number = inputs
-    count = tf.get_static_value(number)
+    count = static_value(number)
     if count is None:
         return NotImplemented
     if int(count) == 1:
@@ -50,7 +51,7 @@ def _transpose(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 
 @expands("Reverse")
 def _reverse(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    flags = tf.get_static_value(inputs[1])
+    flags = static_value(inputs[1])
     if flags is None:
         return NotImplemented
     return tf.reverse(inputs[0], np.flatnonzero(flags).tolist())
@@ -80,7 +81,7 @@ def _set_diagonal(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     matrix, diagonal = inputs[:2]
     offset = 0
     if len(inputs) > 2:  # noqa: PLR2004
-        value = tf.get_static_value(inputs[2])
+        value = static_value(inputs[2])
         if value is None or len(set(np.reshape(value, [-1]).tolist())) != 1:
             return NotImplemented
         offset = int(np.reshape(value, [-1])[0])
@@ -132,7 +133,7 @@ def _write_rows(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _update_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Write the elements of a slice, whose places are known, one by one."""
     value, update = inputs[0], inputs[4]
-    bounds = [tf.get_static_value(tensor) for tensor in inputs[1:4]]
+    bounds = [static_value(tensor) for tensor in inputs[1:4]]
     if any(bound is None for bound in bounds) or not value.shape.is_fully_defined():
         return NotImplemented
     places = np.arange(value.shape.num_elements()).reshape(value.shape)
@@ -171,7 +172,7 @@ def _read_slices(operation: tf.Operation, bounds: list[list[int]]) -> tuple[Any,
 
 @expands("BroadcastArgs")
 def _broadcast_shapes(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    shapes = [tf.get_static_value(value) for value in inputs]
+    shapes = [static_value(value) for value in inputs]
     if any(shape is None for shape in shapes):
         return NotImplemented
     return tf.constant(np.broadcast_shapes(*map(tuple, shapes)), inputs[0].dtype)
@@ -192,7 +193,7 @@ def _invert_permutation(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _mirror_pad(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Gather along each axis by the numbers of a padded axis."""
     value, paddings = inputs
-    sizes = tf.get_static_value(paddings)
+    sizes = static_value(paddings)
     if sizes is None or not value.shape.is_fully_defined():
         return NotImplemented
     mode = operation.get_attr("mode").decode().lower()
@@ -207,7 +208,7 @@ def _mirror_pad(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
 def _scatter(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Updates of one place are added up."""
     indices, updates, shape = inputs
-    size = tf.get_static_value(shape)
+    size = static_value(shape)
     if size is None or updates.dtype == tf.bool:
         return NotImplemented
     return tf.tensor_scatter_nd_add(tf.zeros(size, updates.dtype), indices, updates)
@@ -221,7 +222,7 @@ def _strided_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
         return _gather_places(operation, inputs, places)
     value, shape = inputs[0], operation.outputs[0].shape
     masks = [operation.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis")]
-    bounds = [tf.get_static_value(tensor) for tensor in inputs[1:]]
+    bounds = [static_value(tensor) for tensor in inputs[1:]]
     if not any(masks) or any(bound is None for bound in bounds):
         return NotImplemented
     if not (value.shape.is_fully_defined() and shape.is_fully_defined()):
@@ -290,7 +291,7 @@ def _find_axes(operation: tf.Operation, rank: int, count: int) -> dict[int, int]
 def _bincount(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
     """Count, or add up the weights of, the numbers that equal each bin's."""
     numbers, size, weights = inputs
-    count = tf.get_static_value(size)
+    count = static_value(size)
     if count is None or weights.shape.num_elements() is None:
         return NotImplemented
     hits = tf.equal(numbers[..., None], tf.range(int(count), dtype=numbers.dtype))
