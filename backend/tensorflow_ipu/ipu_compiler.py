@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.compiler.xla import xla
 from tensorflow.python.distribute import device_util
 
+from tensorflow_ipu.graphs import iter_called
 from tensorflow_ipu.launching import launch, make_computation, run_eagerly, trace
 
 
@@ -93,15 +94,10 @@ def _has_estimator_spec(value: Any) -> bool:
 
 def _check_placement(graph: Any) -> None:
     """Raise Exception if no operation of a computation is placed on an IPU."""
-    operations = [
-        operation
-        for operation in graph.get_operations()
-        if operation.type not in ("NoOp", "Placeholder")
-    ]
-    devices = [operation.device for operation in operations]
-    devices.append(device_util.current())
-    is_placed = any(tf.DeviceSpec.from_string(d or "").device_type == "IPU" for d in devices)
-    if operations and not is_placed:
+    is_placed = _is_on_ipu(device_util.current()) or _has_placed(graph)
+    if not is_placed and any(
+        operation.type not in ("NoOp", "Placeholder") for operation in graph.get_operations()
+    ):
         raise Exception(
             "A computation has been compiled, however it was not placed on an IPU device. This "
             "computation will not be executed on an IPU.\nTo execute it on an IPU use the "
@@ -109,6 +105,17 @@ def _check_placement(graph: Any) -> None:
             "  with ipu_scope('/device:IPU:0'):\n"
             "    result = ipu_compiler.compile(comp, inputs)"
         )
+
+
+def _has_placed(graph: Any) -> bool:
+    """Return whether an operation of a graph, or of a loop's body in it, is placed on an IPU."""
+    return any(_is_on_ipu(operation.device) for operation in graph.get_operations()) or any(
+        map(_has_placed, iter_called(graph))
+    )
+
+
+def _is_on_ipu(device: str | None) -> bool:
+    return bool(tf.DeviceSpec.from_string(device or "").device_type == "IPU")
 
 
 def _pack(result: Any, tensors: list[tf.Tensor], operation: Any) -> Any:

@@ -1,9 +1,11 @@
 """What `ipu_compiler.compile` takes, returns and refuses."""
 
+import importlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.ipu import config, ipu_compiler, ipu_estimator, scopes
+from tensorflow.python.ipu import config, ipu_compiler, ipu_estimator, loops, scopes
 from tensorflow_ipu.execution import counters
 
 pytestmark = pytest.mark.tensorflow
@@ -86,3 +88,21 @@ def test_a_computation_outside_the_scope_of_an_ipu_is_refused():
 
         ipu_compiler.compile(placed, [1.0])
         ipu_compiler.compile(lambda: None)
+
+
+def test_a_scope_in_a_loop_places_the_computation():
+    def body(value):
+        with scopes.ipu_scope("/device:IPU:0"):
+            return value + 1.0
+
+    with tf.Graph().as_default():
+        [result] = ipu_compiler.compile(lambda: loops.repeat(2, body, [tf.zeros([2])]))
+        with tf1.Session() as session:
+            assert session.run(result).tolist() == [2, 2]
+
+
+def test_keras_of_the_package_has_the_names_of_keras_for_the_ipu():
+    from tensorflow.python import ipu
+
+    assert ipu.keras.PipelineStage is importlib.import_module("keras.ipu").PipelineStage
+    assert ipu.keras.layers.__name__.startswith("tensorflow.python.ipu.keras")
