@@ -5,6 +5,7 @@
 Data sets of Keras are random numbers, and names that old numpy had are there again. STAND_INS are
 names, separated by commas, of what else is there that stock TensorFlow or this machine lacks:
 
+    keras2       tf.keras is Keras 2, tf_keras
     tensorflow1  `import tensorflow` is tensorflow.compat.v1: the script was written for TensorFlow 1
     resnet18     random weights and images for the tutorials' resnet18_inference
     cnns         random weights and images for the examples' cnns/tensorflow1/inference, an
@@ -17,6 +18,7 @@ import atexit
 import collections
 import importlib
 import json
+import os
 import resource
 import runpy
 import sys
@@ -135,7 +137,7 @@ def prepare_cnns() -> None:
         return tf1.graph_util.extract_sub_graph(graph, outputs)
 
     layers = add_module("tensorflow.contrib.layers", xavier_initializer=initializer)
-    sys.modules["tensorflow"].contrib = add_module("tensorflow.contrib", layers=layers)
+    vars(sys.modules["tensorflow"])["contrib"] = add_module("tensorflow.contrib", layers=layers)
     transforms = add_module("tensorflow.tools.graph_transforms", TransformGraph=transform)
     add_module("tensorflow.tools", graph_transforms=transforms)
     for name in ("tensorflow_core", "tensorflow_core.python", "tensorflow_core.python.keras"):
@@ -201,8 +203,12 @@ def main() -> None:
         if not hasattr(np, name):
             setattr(np, name, value)
     sys.path.insert(0, str(Path(script).resolve().parent))
+    stand_ins = list(filter(None, names.split(",")))
+    if "keras2" in stand_ins:  # before anything imports Keras
+        stand_ins.remove("keras2")
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
     replace_datasets()
-    for name in filter(None, names.split(",")):
+    for name in stand_ins:
         STAND_INS[name]()
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
