@@ -1,4 +1,4 @@
-"""PopEF files of compiled computations, and their cache: no TensorFlow is needed."""
+"""PopEF files of compiled computations, and their cache."""
 
 import json
 import subprocess
@@ -31,6 +31,8 @@ from tensorflow_ipu.files.popef_files import (
 )
 
 import popef
+
+pytestmark = pytest.mark.tensorflow  # the package is installed beside TensorFlow only
 
 
 def write_weight(path):
