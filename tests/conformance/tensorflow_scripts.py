@@ -53,6 +53,7 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "guide/pre_compile_example": TRAINS,
     "guide/pre_compile_example_runner": TRAINS,
     "docs_test_wrapper": "runs the other scripts",
+    "examples/infer": MACHINE_CODE,
     "grouped_conv": "stock TensorFlow takes no dimension 1.0",
 }
 """Scripts that inference on a simulated IPU does not include, or stock TensorFlow does not run."""
@@ -153,6 +154,7 @@ PUBLIC: Final = (
         "examples",
         "speech/fastspeech2/tensorflow2/infer.py",
         "--config config/fastspeech2.json --generated-data --steps-per-epoch 2 --epochs 2",
+        stand_ins=("keras2",),
     ),
     Script(
         "examples",
