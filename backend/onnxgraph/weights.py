@@ -292,6 +292,17 @@ def inline(tensor: TensorProto) -> None:
         hold(tensor, read_array(tensor), tensor.data_type)
 
 
+ON_DEVICE = "device"
+"""Location of a weight that leaves the graph: a program gets it when it is loaded."""
+
+
+def is_on_device(tensor: TensorProto) -> bool:
+    """Return whether a tensor stands for a weight that a program gets when it is loaded."""
+    return tensor.data_location == TensorProto.EXTERNAL and any(
+        entry.key == "location" and entry.value == ON_DEVICE for entry in tensor.external_data
+    )
+
+
 def has_data(tensor: TensorProto) -> bool:
     """Return whether a tensor has its values, knows where they are, or needs none."""
     if is_outlined(tensor):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import set_shape
+from onnxgraph import ON_DEVICE, set_shape
 
 from popef._tools.arrays import Array
 from simipu.engines.program_graphs import read_static
@@ -112,5 +112,5 @@ def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
             dims=fixed[value.name].shape,
             data_location=TensorProto.EXTERNAL,
         )
-        stub.external_data.add(key="location", value="device")
+        stub.external_data.add(key="location", value=ON_DEVICE)
         graph.initializer.append(stub)

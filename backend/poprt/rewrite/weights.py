@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import count_bytes, iter_nodes, read_array, without_weights
+from onnxgraph import ON_DEVICE, count_bytes, iter_nodes, read_array, without_weights
 from simipu.numerics import QUARTERS
 from simipu.operators import operator_of
 
@@ -52,6 +52,6 @@ def extract_weights(
             dims=tensor.dims,
             data_location=TensorProto.EXTERNAL,
         )
-        stub.external_data.add(key="location", value="device")
+        stub.external_data.add(key="location", value=ON_DEVICE)
         light.graph.initializer.append(stub)
     return light, {name: read_array(tensor) for name, tensor in tensors.items()}

@@ -31,6 +31,7 @@ from onnxgraph import (
     has_data,
     infer_shapes,
     inline,
+    is_on_device,
     iter_bodies,
     iter_nodes,
     keep_opsets,
@@ -475,9 +476,14 @@ class _FoldingPlan:
 
 
 def _is_unread(name: str, place: _Place) -> bool:
-    """Return whether a tensor is a weight without data, or made from such weights."""
+    """Return whether a tensor is a weight without data, or made from such weights.
+
+    A weight that a program gets when it is loaded has its data elsewhere: nothing is folded of it.
+    """
     tensor = place.view.tensor(name)
-    return place.unread_home(name) is not None or (tensor is not None and not has_data(tensor))
+    if place.unread_home(name) is not None:
+        return True
+    return tensor is not None and not has_data(tensor) and not is_on_device(tensor)
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:

@@ -6,7 +6,7 @@ import model_runtime
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from poprt import Compiler
+from poprt import Compiler, CompilerOptions
 from poprt.passes.folding.constants import FoldShapes
 from sample_models import make_model
 
@@ -65,3 +65,32 @@ def test_a_model_without_inputs_runs():
     found = compute(node, {}, {"y": (TensorProto.FLOAT, [2, 3])}, {}, {})
     assert found["y"].shape == (2, 3)
     assert found["y"].std() > 0
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_weight_that_leaves_the_graph_is_not_folded(constant):
+    """The graph is folded for its shapes, and reshapes a weight that the program gets later."""
+    weight = np.random.default_rng(0).random([16, 4, 8], np.float32)
+    nodes = [
+        helper.make_node("Reshape", ["w", "square"], ["flat"]),
+        helper.make_node("MatMul", ["x", "flat"], ["product"]),
+        helper.make_node("Shape", ["product"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["size"]),
+        helper.make_node("ReduceProd", ["size"], ["rows"]),  # inference leaves it open
+        helper.make_node("Concat", ["rows", "rest"], ["sizes"], axis=0),
+        helper.make_node("Reshape", ["product", "sizes"], ["y"]),
+    ]
+    weights = {
+        "w": weight,
+        "square": np.array([16, 32]),
+        "first": np.array([0]),
+        "rest": np.array([4, 8]),
+    }
+    x, y = {"x": (TensorProto.FLOAT, [5, 16])}, {"y": (TensorProto.FLOAT, [5, 4, 8])}
+    options = CompilerOptions(constant_weights=constant)
+    compiled = Compiler.compile(make_model(nodes, x, y, weights), options=options)
+    data = np.random.default_rng(1).random([5, 16], np.float32)
+    with model_runtime.ModelRunner(compiled.getPopefModel()) as runner:
+        found = runner.execute({"x": data})["y"]
+    expected = (data @ weight.reshape(16, 32)).reshape(5, 4, 8)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
