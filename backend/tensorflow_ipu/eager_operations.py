@@ -6,8 +6,9 @@ this module answers there; elsewhere the original does.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
@@ -57,6 +58,16 @@ def _stack() -> list[int | None]:
     if not hasattr(_state, "ordinals"):
         _state.ordinals = []
     return _state.ordinals  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Let the host compute eager operators: while a function is traced they make initial values."""
+    _stack().append(None)
+    try:
+        yield
+    finally:
+        _stack().pop()
 
 
 def current_ordinal() -> int | None:

@@ -17,7 +17,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.trackable import base as trackable
 
-from tensorflow_ipu import scope_hooks
+from tensorflow_ipu import eager_operations, scope_hooks
 from tensorflow_ipu.execution import Computation
 from tensorflow_ipu.feeds import host_iterators
 from tensorflow_ipu.keras_extensions import KerasExtensions
@@ -149,6 +149,7 @@ class _IPUExtendedV1(distribute_lib.StrategyExtendedV1):  # type: ignore[misc]
         with (
             distribute_lib.ReplicaContext(strategy, replica_id_in_sync_group=0),
             tf.device(self._ipu_device),
+            eager_operations.on_host(),
         ):
             return run_on_ipu(fn, args, kwargs, strategy._device_ordinal)  # noqa: SLF001
 

@@ -85,3 +85,19 @@ def test_eager_operators_placed_on_an_ipu_are_compiled(ipus, compiled):
         assert compiled() == before + 1
     x @ x
     assert compiled() == before + 1
+
+
+def test_attention_of_keras(strategy, compiled):
+    import keras
+
+    layer = keras.layers.MultiHeadAttention(2, 8)
+    x = tf.random.stateless_normal([2, 5, 16], [1, 2])
+
+    @tf.function(jit_compile=True)
+    def function(value):
+        return layer(value, value)
+
+    found = strategy.run(function, [x])
+    count = compiled()
+    np.testing.assert_allclose(found, layer(x, x), rtol=1e-4, atol=1e-6)
+    assert count == 1
