@@ -101,11 +101,9 @@ models-check: .venv/dev
 test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
-# The part of it that CI has: sessions, strategies, feeds and files.
-TENSORFLOW_FAST := face sessions strategy feeds executable_files
-
+# The part of it that CI has, beside the tests of the deployment: TensorFlow for the IPU without a server.
 test-tensorflow-fast: .venv/tensorflow
-	.venv/tensorflow/bin/python -m pytest -m "tensorflow and not server and not slow" $(TENSORFLOW_FAST:%=tests/tensorflow_ipu/test_%.py)
+	.venv/tensorflow/bin/python -m pytest -m "tensorflow and not server" tests/tensorflow_ipu
 
 TORCH ?=
 
