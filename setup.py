@@ -53,8 +53,9 @@ class BuildKernels(build_ext):
         The file is there at every moment: another environment of the checkout may be running.
         """
         folder = Path(self.get_finalized_command("build_py").get_package_dir("simipu.kernels"))
+        built = Path(self.build_lib, self.get_ext_filename(self.extensions[0].name))
         staged = folder / "libsimipu.so.new"
-        shutil.copy2(self.get_ext_fullpath(self.extensions[0].name), staged)
+        shutil.copy2(built, staged)
         staged.replace(folder / "libsimipu.so")
 
 
