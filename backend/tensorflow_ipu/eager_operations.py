@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,9 @@ _HOST: Final = (tf.resource, tf.variant, tf.string)
 """Types of tensors that only the host has."""
 _COPIES: Final = frozenset(("Identity", "IdentityN", "StopGradient", "EnsureShape"))
 _state = threading.local()
-_computations: dict[Any, Computation] = {}
+_MOST_COMPUTATIONS: Final = 256
+"""Number of operators, each for certain shapes and attributes, whose programs are kept."""
+_computations: OrderedDict[Any, Computation] = OrderedDict()
 
 
 def install() -> None:
@@ -37,8 +40,13 @@ def install() -> None:
 
     def enter_scope(self: Any) -> None:
         enter(self)
-        stack = _stack()
-        stack.append(_find_ordinal(context.context().device_name))
+        current = context.context()
+        ordinal = _find_ordinal(current.device_name)
+        if ordinal is not None and not current._soft_device_placement:  # noqa: SLF001 - as it was set
+            current.soft_device_placement = (
+                True  # what the host computes there has to lie somewhere
+            )
+        _stack().append(ordinal)
 
     def leave_scope(self: Any, *error: Any) -> Any:
         _stack().pop()
@@ -114,6 +122,9 @@ def _compute(
             return list(operation.outputs)
 
         _computations[key], _ = make_computation(trace(call, flat, name), ordinal)
+        if len(_computations) > _MOST_COMPUTATIONS:
+            _computations.popitem(last=False)
+    _computations.move_to_end(key)
     outputs = run_eagerly(_computations[key], flat, [])
     return outputs[0] if _has_one_output(definition) else outputs
 

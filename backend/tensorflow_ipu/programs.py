@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import tensorflow as tf
 from popart import poplar_exception
-from tensorflow.python.eager import context
+from tensorflow.core.protobuf.config_pb2 import CallableOptions, RunOptions
 
 from popef._tools.arrays import Array
 from tensorflow_ipu import events
@@ -66,41 +66,31 @@ def prepare(planned: PlannedComputation, segment: Segment, variables: VariableVa
 class HostProgram:
     """A segment that the host computes.
 
-    It is outside the compilation, counts loops, copies, or has single numbers only.
-
-    The real stack computes such graphs on the host too, and writes no executable for them.
+    It is outside the compilation, counts loops, copies, or has single numbers only. The real stack
+    computes such graphs on the host too, and writes no executable for them.
     """
 
     def __init__(self, segment: Segment) -> None:
-        definition = segment.graph.as_graph_def()
-        sources = [tensor.name for _, tensor in segment.inputs]
-        targets = [tensor.name for _, tensor in segment.outputs]
         effects = [
             operation.name
             for operation in segment.graph.get_operations()
             if operation.op_def.is_stateful and operation.type != "Placeholder"
         ]
-
-        def compute(*tensors: tf.Tensor) -> Any:
-            mapping = dict(zip(sources, tensors, strict=True))
-            found = tf.import_graph_def(definition, mapping, [*targets, *effects], name="")
-            with tf.control_dependencies(found[len(targets) :]):
-                return [tf.identity(tensor) for tensor in [*found[: len(targets)], tf.constant(0)]]
-
-        signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for _, tensor in segment.inputs]
-        with context.eager_mode(), tf.device("/device:CPU:0"):
-            self._function = tf.compat.v1.wrap_function(compute, signature)
+        with segment.graph.as_default():  # what is fed cannot be fetched
+            results = [tf.identity(tensor).name for _, tensor in segment.outputs]
+        options = CallableOptions(
+            feed=[tensor.name for _, tensor in segment.inputs],
+            fetch=results,
+            target=effects,
+            # In this thread: those of the pool may all wait for the computation that asks.
+            run_options=RunOptions(inter_op_thread_pool=-1),
+        )
+        self._session = tf.compat.v1.Session(graph=segment.graph)
+        self._call = self._session._make_callable_from_options(options)  # noqa: SLF001
 
     def run(self, inputs: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
         """Return the values of the segment's outputs for each replica's inputs."""
-        with context.eager_mode(), tf.device("/device:CPU:0"):
-            return [
-                [
-                    tensor.numpy()
-                    for tensor in self._function(*(tf.constant(value) for value in replica))[:-1]
-                ]
-                for replica in inputs
-            ]
+        return [self._call(*map(np.asarray, replica)) for replica in inputs]
 
 
 @dataclass(slots=True)
