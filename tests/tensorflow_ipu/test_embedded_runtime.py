@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -78,7 +79,7 @@ def test_threads_share_an_engine(file):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE_SECONDS)
     for number, answer in answers.items():
         np.testing.assert_allclose(answer, (X + number) @ WEIGHT + BIAS, rtol=1e-4)
     assert len(answers) == 8

@@ -29,6 +29,7 @@ from tensorflow_ipu.files.popef_files import (
     read_message,
     write_executable,
 )
+from waiting import PATIENCE_SECONDS
 
 import popef
 
@@ -125,7 +126,7 @@ def test_popef_dump_prints_what_the_guide_prints(tmp_path):
         [str(Path(sys.executable).with_name("popef_dump")), str(tmp_path / "file")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     text = done.stdout + done.stderr
@@ -252,7 +253,7 @@ def test_threads_wait_for_the_one_that_compiles(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert len(calls) == 1
 
 

@@ -94,7 +94,7 @@ def test_popef_dump_prints_the_anchors_that_the_guide_maps(served):
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     text = done.stdout + done.stderr
