@@ -24,7 +24,7 @@ from popart.session.compilation import compile_replicas, make_compiler_options
 from popart.session.program import DeviceProgram
 from popart.session.replication import JointProgram
 from poprt import CompilerOptions
-from poprt.compile import compile_unreported
+from poprt.compile import MAIN_PROGRAM, compile_unreported
 from simipu import CompileError, OutOfMemoryError
 from simipu.chip.placement import place_nodes
 
@@ -136,7 +136,7 @@ def _find_name(planned: PlannedComputation, source: Source) -> str:
 
 def compile_segment(
     planned: PlannedComputation, model: SegmentModel, weights: Mapping[str, Array]
-) -> DeviceProgram | JointProgram:
+) -> tuple[DeviceProgram | JointProgram, int]:
     """Compile a segment, or take it from the cache.
 
     Args:
@@ -145,7 +145,7 @@ def compile_segment(
         weights: Values of the weights.
 
     Returns:
-        The program, not loaded yet.
+        The program, not loaded yet, and the modelled cycles of a run on the chip.
 
     Raises:
         IpuError: If it cannot be compiled.
@@ -153,13 +153,14 @@ def compile_segment(
     stored, joined, options = _compile_stored(planned, model, weights)
     for weight, value in weights.items():
         stored.executable.weights.setdefault(weight, value)
+    cycles = stored.executable.executable.program(MAIN_PROGRAM).cycles
     if joined is None:
-        return DeviceProgram(stored.executable, {})
+        return DeviceProgram(stored.executable, {}), cycles
     try:
         joint = compile_replicas(joined.model, [o.name for o in joined.model.graph.output], options)
     except popart.popart_exception as error:
         raise IpuError(f"cannot be compiled for the IPU: {error}") from error
-    return JointProgram(joint, joined, {}, {})
+    return JointProgram(joint, joined, {}, {}), cycles
 
 
 def compile_stored(

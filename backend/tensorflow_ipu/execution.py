@@ -47,6 +47,8 @@ class Counters:
     """Number of programs that a cache had."""
     runs: int = 0
     """Number of runs of such programs."""
+    cycles: int = 0
+    """Modelled cycles of these runs on the chip, one after the other."""
 
 
 counters: Final = Counters()

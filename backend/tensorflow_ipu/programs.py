@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 from popart import poplar_exception
 from tensorflow.core.protobuf.config_pb2 import CallableOptions, RunOptions
+from tensorflow.python.platform import tf_logging
 
 from popef._tools.arrays import Array
 from tensorflow_ipu import events
-from tensorflow_ipu.config import seeds
+from tensorflow_ipu.config import flags, seeds
 from tensorflow_ipu.errors import IpuError, make_run_error
 from tensorflow_ipu.execution import counters
 from tensorflow_ipu.plan import Segment
@@ -99,6 +100,8 @@ class DeviceSegment:
 
     device: Device
     program: DeviceProgram | JointProgram
+    cycles: int
+    """Modelled cycles of a run on the chip."""
     order: list[int]
     """For each input stream of the program the place among the segment's inputs."""
     dtypes: list[Any]
@@ -110,6 +113,7 @@ class DeviceSegment:
     held: dict[str, Array] = field(default_factory=dict)
     """Arrays of the weights that the device has. They are kept, so that TensorFlow has to give a
     changed variable another array."""
+    logs_cycles: bool = field(default_factory=lambda: flags.read_flags().log_cycle_count >= 0)
     resets: int = 0
     """Number of resets of the device's seed that the program has seen."""
 
@@ -122,12 +126,13 @@ class DeviceSegment:
 
         model = SegmentModel.make(planned, segment)
         held = {name: variables.values[name] for name in model.weights}
-        program = compile_segment(planned, model, held)
+        program, cycles = compile_segment(planned, model, held)
         streams = {stream.tensor: n for n, stream in enumerate(program.outputs)}
         places = {name: place for place, name in enumerate(model.inputs)}
         return cls(
             planned.find_device(),
             program,
+            cycles,
             [places[stream.tensor] for stream in program.inputs],
             [stream.dtype for stream in program.inputs],
             [streams[name] for name in model.outputs],
@@ -153,6 +158,9 @@ class DeviceSegment:
         except poplar_exception as error:
             raise make_run_error(error) from error
         counters.runs += 1
+        counters.cycles += self.cycles
+        if self.logs_cycles:
+            tf_logging.info(f"Cycle count (modelled): {self.cycles}")
         events.record_run(events.MODULE, self.device.ordinal)
         return [
             [

@@ -355,3 +355,22 @@ def test_a_loop_reads_a_list_of_tensors(ipus, compiled, graph, is_constant):
     with tf.Session() as session:
         np.testing.assert_allclose(session.run(result, {x: np.ones(4)}), [1.25, 1.25], rtol=1e-6)
     assert compiled() == 1
+
+
+def test_a_flag_logs_the_modelled_cycles_of_each_run(ipus, graph, monkeypatch, caplog):
+    from tensorflow_ipu import execution
+    from tensorflow_ipu.config import flags
+
+    monkeypatch.setenv("TF_POPLAR_FLAGS", "--log_cycle_count=0")
+    flags.reset()
+    ipu = ipus()
+    x = tf.placeholder(tf.float32, [64, 64])
+    [result] = compile_on_ipu(ipu, lambda value: value @ value, [x])
+    before = execution.counters.cycles
+    with tf.Session() as session, caplog.at_level("INFO", "tensorflow"):
+        for _ in range(2):
+            session.run(result, {x: np.ones([64, 64])})
+    flags.reset()
+    lines = [line for line in caplog.messages if line.startswith("Cycle count (modelled): ")]
+    assert len(lines) == 2
+    assert int(lines[0].rpartition(" ")[2]) * 2 == execution.counters.cycles - before > 0
