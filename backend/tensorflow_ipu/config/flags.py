@@ -84,7 +84,12 @@ FLAGS: Final = make_table(
         Kind("words", _read_categories),
     ),
     _flag("use_ipu_model", False, "Run on the IPU Model, not on IPUs.", "devices are IPU Models"),
-    _flag("log_cycle_count", -1, "Tile whose number of cycles is logged; negative: none."),
+    _flag(
+        "log_cycle_count",
+        -1,
+        "Tile whose number of cycles is logged; negative: none.",
+        "the modelled cycles of each run are logged, for the whole chip",
+    ),
     _flag(
         "while_loop_brute_force_max_trip_count",
         128,
