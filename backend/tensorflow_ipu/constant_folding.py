@@ -121,4 +121,4 @@ def static_value(tensor: tf.Tensor, depth: int = 0) -> Array | None:
         results = compute_operation(operation, [array for array in arrays if array is not None])
     except (tf.errors.OpError, TypeError, ValueError, NotImplementedError):
         return None
-    return results[tensor.value_index]
+    return np.asarray(results[tensor.value_index])

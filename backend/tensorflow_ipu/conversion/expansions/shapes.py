@@ -172,10 +172,10 @@ def _read_slices(operation: tf.Operation, bounds: list[list[int]]) -> tuple[Any,
 
 @expands("BroadcastArgs")
 def _broadcast_shapes(_: tf.Operation, inputs: list[tf.Tensor]) -> Any:
-    shapes = [static_value(value) for value in inputs]
-    if any(shape is None for shape in shapes):
+    shapes = [tuple(shape) for value in inputs if (shape := static_value(value)) is not None]
+    if len(shapes) < len(inputs):
         return NotImplemented
-    return tf.constant(np.broadcast_shapes(*map(tuple, shapes)), inputs[0].dtype)
+    return tf.constant(np.broadcast_shapes(*shapes), inputs[0].dtype)
 
 
 @expands("InvertPermutation")
@@ -229,7 +229,9 @@ def _strided_slice(operation: tf.Operation, inputs: list[tf.Tensor]) -> Any:
         return NotImplemented
     index = [
         part
-        for part in _read_slices(operation, [bound.tolist() for bound in bounds])
+        for part in _read_slices(
+            operation, [bound.tolist() for bound in bounds if bound is not None]
+        )
         if part is not None
     ]
     if Ellipsis in index:
