@@ -24,7 +24,7 @@ _HOST: Final = (tf.resource, tf.variant, tf.string)
 """Types of tensors that only the host has."""
 _COPIES: Final = frozenset(("Identity", "IdentityN", "StopGradient", "EnsureShape"))
 _state = threading.local()
-_MOST_COMPUTATIONS: Final = 256
+_MAX_COMPUTATIONS: Final = 256
 """Number of operators, each for certain shapes and attributes, whose programs are kept."""
 _computations: OrderedDict[Any, Computation] = OrderedDict()
 
@@ -122,7 +122,7 @@ def _compute(
             return list(operation.outputs)
 
         _computations[key], _ = make_computation(trace(call, flat, name), ordinal)
-        if len(_computations) > _MOST_COMPUTATIONS:
+        if len(_computations) > _MAX_COMPUTATIONS:
             _computations.popitem(last=False)
     _computations.move_to_end(key)
     outputs = run_eagerly(_computations[key], flat, [])

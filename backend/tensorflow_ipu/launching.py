@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +19,8 @@ from tensorflow_ipu.execution import Computation, Input, VariableValues
 from tensorflow_ipu.graphs import written_inputs
 from tensorflow_ipu.plan import VariableKey
 
-HOST: str = "_ipu_host"
+HOST: Final = "_ipu_host"
 """Attribute of operations that belong to a launch, and are no part of a computation."""
-_pending = threading.local()
 
 
 def trace(function: Callable[..., Any], arguments: Sequence[Any], name: str) -> Any:
@@ -221,13 +219,29 @@ def _host_operations() -> Any:
 
 
 def keep_error(error: Exception) -> None:
-    """Keep an error of a computation, so that the session can raise it as it is."""
-    errors.append(error)
-    del errors[:-1]
+    """Keep an error of a computation, so that its session can raise it as it is."""
+    _errors.append(error)
 
 
-errors: list[Exception] = []
-"""The last error of a computation in a graph."""
+def take_error(text: str) -> Exception | None:
+    """Return the kept error that TensorFlow's error has the text of, and forget it.
+
+    Several sessions may fail at the same time, each with an error of its own.
+
+    Args:
+        text: Text of TensorFlow's error.
+
+    Returns:
+        The error of the computation, or None if it is another one's.
+    """
+    found = next((error for error in reversed(_errors) if str(error) in text), None)
+    if found is not None:
+        _errors.remove(found)
+    return found
+
+
+_errors: deque[Exception] = deque(maxlen=64)
+"""Errors of computations in graphs that no session has raised yet, the newest ones."""
 
 
 def run_function(function: Callable[..., Any], arguments: Sequence[Any]) -> list[tf.Tensor]:

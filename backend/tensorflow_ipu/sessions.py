@@ -63,12 +63,11 @@ def install() -> None:
         run_metadata: Any = None,
     ) -> Any:
         rewritten = _rewriter(self.graph).rewrite(fetches, feed_dict or {})
-        del launching.errors[:]
         try:
             result = run(self, rewritten.fetches, feed_dict, options, run_metadata)
-        except tf.errors.OpError:
-            if launching.errors:
-                raise launching.errors.pop() from None
+        except tf.errors.OpError as error:
+            if (own := launching.take_error(str(error))) is not None:
+                raise own from None
             raise
         for operation in rewritten.begun:
             feeds.begin_infeeds(operation, self)

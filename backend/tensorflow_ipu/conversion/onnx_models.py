@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -192,43 +192,3 @@ class _Schemas:
 
     def __contains__(self, name: str) -> bool:
         return bool(onnx.defs.has(name))
-
-
-def iter_constant_inputs(operation: tf.Operation) -> Iterator[int]:
-    """Yield the places of the inputs that have to be known when an operation is compiled."""
-    places: Sequence[int] = _CONSTANT_INPUTS.get(operation.type, ())
-    for place in places:
-        if -len(operation.inputs) <= place < len(operation.inputs):
-            yield place
-
-
-_CONSTANT_INPUTS: Final[dict[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"), (1,)),
-    **dict.fromkeys(("ArgMax", "ArgMin", "Reshape", "Pad", "PadV2", "MirrorPad", "Tile"), (1,)),
-    **dict.fromkeys(("Transpose", "ExpandDims", "TopKV2", "OneHot", "ReverseV2"), (1,)),
-    **dict.fromkeys(("Cumsum", "Cumprod", "ResizeBilinear", "ResizeNearestNeighbor"), (1,)),
-    **dict.fromkeys(("BroadcastTo", "ResizeBicubic", "ResizeArea", "ConjugateTranspose"), (1,)),
-    **dict.fromkeys(("Fill", "Concat", "Split", "Conv2DBackpropInput"), (0,)),
-    **dict.fromkeys(("RandomUniform", "RandomStandardNormal", "TruncatedNormal"), (0,)),
-    **dict.fromkeys(("RandomUniformInt", "ParameterizedTruncatedNormal", "RandomGamma"), (0,)),
-    **dict.fromkeys(("StatelessRandomUniform", "StatelessRandomNormal"), (0,)),
-    **dict.fromkeys(("StatelessTruncatedNormal", "StatelessRandomUniformInt"), (0,)),
-    **dict.fromkeys(("Conv3DBackpropInputV2", "Empty"), (0,)),
-    **dict.fromkeys(("SpaceToBatchND", "BatchToSpaceND", "SplitV", "Slice"), (1, 2)),
-    **dict.fromkeys(("GatherV2", "UnsortedSegmentSum", "UnsortedSegmentMax", "ScatterNd"), (2,)),
-    **dict.fromkeys(("UnsortedSegmentMin", "UnsortedSegmentProd", "LinSpace"), (2,)),
-    "ConcatV2": (-1,),
-    "StridedSlice": (1, 2, 3),
-    "Range": (0, 1, 2),
-    "TensorListReserve": (0, 1),
-    "EmptyTensorList": (0, 1),
-    "Bincount": (1,),
-    "Multinomial": (1,),
-    "Roll": (2,),
-    "Conv2DBackpropFilter": (1,),
-    "MatrixBandPart": (1, 2),
-    "MatrixDiagV3": (1, 2, 3),
-    "MatrixDiagPartV3": (1,),
-}
-"""Places of inputs that XLA wants to be constants too, by TensorFlow's operators, which are no
-entries of the table of ONNX operators."""

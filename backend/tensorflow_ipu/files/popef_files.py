@@ -71,7 +71,7 @@ class StoredExecutable:
     """A compiled computation with its description."""
 
     executable: Executable
-    """With the program indices of the compiler."""
+    """Its programs have the compiler's indices."""
     description: ExecutableDescription
     own_blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Blobs by name that only this project reads; the names begin with `sim_`."""
