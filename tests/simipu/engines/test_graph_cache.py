@@ -452,11 +452,13 @@ def test_two_processes_may_load_at_once_and_the_next_one_imports_no_onnx(tmp_pat
     command = write_load(tmp_path, OPTIONS)
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in both]
-    assert told[0] == told[1]
+    assert [process.returncode for process in both] == [0, 0]
     assert len(list(folder.iterdir())) == 2
+    # One of them may have begun so late that it found what the other wrote.
+    assert any("True" in each for each in told)
+    (total,) = {each.split()[0] for each in told}
     found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == [told[0].splitlines()[0].replace("True", "False"), "none"]
-    assert "True" in told[0]
+    assert found.stdout.splitlines() == [f"{total} False False", "none"]
 
 
 @pytest.mark.slow
