@@ -4,8 +4,9 @@ structure. Payloads are not read.
 Tensor blobs in the layout of this package and the known frameworks are recognised fast. A weights
 file has hundreds of such blobs, which differ only in name, type and sizes. A template is the
 constant part of the head of such a blob. A blob whose constant part is equal has the same pointers,
-so the result of the general decoder is known. All other blobs, and all invalid ones, are left to
-the general decoder.
+so the result of the general decoder is known. If the type and all sizes are equal, too, only the
+name is new: such a blob is the twin of an earlier one. All other blobs, and all invalid ones, are
+left to the general decoder.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .values import Sizes, Text
 from .wire import BYTE_LIST, WORD_BYTES, WORD_LIST, ReadBytes
 
 _HEADER = encode(BlobHeader(type=BlobType.DATA_TENSOR))
+_STRUCTURE_START = len(_HEADER)
 _SIZE = 24
 """Offset of the blob's size in the header."""
 _NAME = len(_HEADER) + 4 * WORD_BYTES
@@ -48,7 +50,8 @@ word and a pointer."""
 _MAX_NAME = 256
 """Maximum length of a name in a template; a longer one is parsed in full."""
 _MAX_TEMPLATES = 1024
-"""Maximum number of templates that are kept, because a file may have a new layout in every blob."""
+"""Maximum number of templates, and of twins, that are kept, because a file may have a new layout in
+every blob."""
 _DATA_TYPES = tuple((data_type, ITEM_BYTES[data_type]) for data_type in DataType)
 
 
@@ -62,30 +65,42 @@ class _Template(NamedTuple):
     after_type: bytes
 
 
-Seen = tuple[Text, DataType, list[int]]
+class _Twin(NamedTuple):
+    """Blob of which another may differ by its name and payload only."""
+
+    name_end: int
+    payload_start: int
+    size: int
+    after_name: bytes
+    """Everything between the name and the payload."""
+    data_type: DataType
+    shape: Sizes
+
+
+Seen = tuple[Text, DataType, Sizes]
 """Name, type and sizes of a tensor; its structure is made from them on demand."""
 
 
 def tensor_data_info(seen: Seen) -> TensorDataInfo:
     """Return the structure of a blob that a template has recognised."""
     name, data_type, shape = seen
-    tensor_info = TensorInfo.__new__(TensorInfo)
+    tensor_info, info = object.__new__(TensorInfo), object.__new__(TensorDataInfo)
     values = tensor_info.__dict__
-    values["shape"], values["dataType"] = Sizes(shape), data_type
-    info = TensorDataInfo.__new__(TensorDataInfo)
+    values["shape"], values["dataType"] = shape, data_type
     values = info.__dict__
     values["name"], values["tensorInfo"] = name, tensor_info
     return info
 
 
 class TensorTemplates:
-    """Templates found so far in one file."""
-
-    STRUCTURE_START = len(_HEADER)
+    """Templates and twins found so far in one file."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._templates: dict[bytes, _Template | None] = {}
+        self._twins: dict[bytes, _Twin] = {}
+        """The last blob with each beginning: the bytes in front of the name, with the blob's
+        size."""
 
     def match(self, head: bytes, available: int) -> tuple[int, int, Seen] | None:
         """Return the start of the payload of the blob that begins with `head`, its size and its
@@ -94,6 +109,21 @@ class TensorTemplates:
         Returns None if the blob is no tensor, has another layout, is empty, or does not fit into
         the `available` bytes.
         """
+        twin = self._twins.get(head[:_NAME])
+        if twin is None or head[twin.name_end : twin.payload_start] != twin.after_name:
+            twin = self._match_template(head)
+            if twin is None:
+                return None
+        name_end, payload_start, size, _, data_type, shape = twin
+        if size > available:
+            return None
+        try:
+            return payload_start, size, (Text(head[_NAME:name_end], "utf-8"), data_type, shape)
+        except UnicodeDecodeError:
+            return None
+
+    def _match_template(self, head: bytes) -> _Twin | None:
+        """Return the blob that begins with `head` as the twin of later ones, by its template."""
         key = head[_KEY]
         template = self._templates.get(key) or self._add(key)
         if template is None:
@@ -112,12 +142,14 @@ class TensorTemplates:
         data_type, item_bytes = _DATA_TYPES[ordinal]
         # Sizes are read as unsigned: a negative one makes the product too large, unless one is 0.
         payload_bytes = math.prod(shape) * item_bytes
-        if size > available or size != layout.size + payload_bytes or payload_bytes == 0:
+        if size != layout.size + payload_bytes or payload_bytes == 0:
             return None
-        try:
-            return layout.size, size, (Text(raw_name, "utf-8"), data_type, shape)
-        except UnicodeDecodeError:
-            return None
+        name_end = _NAME + len(raw_name)
+        rest = head[name_end : layout.size]
+        twin = _Twin(name_end, layout.size, size, rest, data_type, Sizes(shape))
+        if len(self._twins) < _MAX_TEMPLATES:
+            self._twins[head[:_NAME]] = twin
+        return twin
 
     def _add(self, key: bytes) -> _Template | None:
         if (
@@ -281,21 +313,31 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
     if not source.size:
         raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
     templates = TensorTemplates(limits)
+    file_bytes, max_blobs, read, match = source.size, limits.max_blobs, source.read, templates.match
     start, index = 0, 0
-    while start < source.size:
-        if index == limits.max_blobs:
+    while start < file_bytes:
+        if index == max_blobs:
             raise LimitError(
                 f"{source.name}: expected at most {limits.max_blobs} blobs, got more; "
                 "raise Limits.max_blobs if you trust the file"
             )
-        head = source.read(start, HEAD_BYTES)
-        template_match = templates.match(head, source.size - start)
+        head = read(start, HEAD_BYTES)
+        template_match = match(head, file_bytes - start)
         if template_match is None:
             blob = read_blob(source, index, start, head, limits)
         else:
             payload, size, seen = template_match
-            places = start, start + templates.STRUCTURE_START, start + payload, start + size
-            blob = Blob(source, index, *places, _NO_VERSION, BlobType.DATA_TENSOR, seen)
+            blob = Blob(
+                source,
+                index,
+                start,
+                start + _STRUCTURE_START,
+                start + payload,
+                start + size,
+                _NO_VERSION,
+                BlobType.DATA_TENSOR,
+                seen,
+            )
         yield blob
         start, index = blob.end, index + 1
 

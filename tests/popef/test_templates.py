@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from itertools import product
 
 import pytest
 from example_counts import examples
@@ -40,10 +41,11 @@ def generally(data: bytes) -> Blob | None:
         return None
 
 
-def agrees(data: bytes) -> bool:
+def agrees(data: bytes, templates: TensorTemplates | None = None) -> bool:
     """Return whether a template recognised the blob. If so, check that both decoders find the
     same."""
-    seen = TensorTemplates(Limits()).match(data[:HEAD_BYTES], len(data))
+    templates = templates or TensorTemplates(Limits())
+    seen = templates.match(data[:HEAD_BYTES], len(data))
     if seen is None:
         return False
     blob = generally(data)
@@ -80,6 +82,35 @@ def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(
     data = bytearray(tensor_file(info))
     data[place % min(len(data), HEAD_BYTES)] = value
     agrees(bytes(data))
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(INFOS, st.integers(0, 10**6), st.integers(0, 255))
+def test_a_changed_byte_beside_the_name_makes_no_twin(
+    info: TensorDataInfo, place: int, value: int
+) -> None:
+    data, templates = bytearray(tensor_file(info)), TensorTemplates(Limits())
+    agrees(bytes(data), templates)
+    data[place % min(len(data), HEAD_BYTES)] = value
+    agrees(bytes(data), templates)
+    assert not agrees(bytes(data[:-1]), templates)
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3), (3, 2)], [(6,), (6,)], [(0,), (6,)]])
+def test_tensors_of_one_size_keep_their_shapes_types_and_names(
+    shapes: list[tuple[int, ...]],
+) -> None:
+    infos = [
+        TensorDataInfo(name=name, tensorInfo=TensorInfo(shape=shape, dataType=data_type))
+        for name, shape, data_type in product(
+            "ab", shapes, (DataType.F16, DataType.S16, DataType.F16)
+        )
+    ]
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(b"".join(map(tensor_file, infos))))
+    tensors = [tensor.info for tensor in reader.tensors()]
+    assert tensors == infos
+    assert len({id(tensor.tensorInfo) for tensor in tensors}) == len(infos)
 
 
 @pytest.mark.parametrize("shape", [(2**63, 2), (2**64 - 1, 0), (2**32, 2**32)])
