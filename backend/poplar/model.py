@@ -30,7 +30,7 @@ from triton_poplar.parameters import BackendState
 from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
-from popef._tools.lazy import importing
+from popef._tools.lazy import importing, stand_in
 from popef._tools.memory import GROWTH
 from popef._tools.text import escape, name_file
 from popef._tools.version import __version__
@@ -115,9 +115,10 @@ class TritonPythonModel:
         """Load the model. Triton reports an error that is raised here as the reason why the model
         did not load."""
         # Imported here: the process that completes configurations must not load ONNX Runtime, and
-        # needs no asyncio, which the stub would otherwise import in the first request, in 20 ms.
+        # needs no asyncio. In the first request the stub imports asyncio for one function of it,
+        # and would get 2 MiB and take 20 ms for the rest.
         with importing():
-            import asyncio  # noqa: F401
+            stand_in("asyncio.coroutines", "iscoroutine")
 
             from triton_poplar.instance_state import ModelInstanceState
             from triton_poplar.request import Request

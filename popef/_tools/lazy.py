@@ -10,10 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from _thread import RLock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, util
+from types import ModuleType
 
 TYPE_CHECKING = False  # see popef/__init__.py
 if TYPE_CHECKING:
@@ -35,6 +37,44 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class _StandIn(ModuleType):
+    """Package that is executed when a name that it does not have is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _EXECUTING:  # the package uses its own names meanwhile, in the same thread
+            spec = self.__spec__
+            if "_is_begun" not in vars(self) and spec is not None and spec.loader is not None:
+                self._is_begun = True
+                try:
+                    spec.loader.exec_module(self)
+                    self.__class__ = ModuleType  # type: ignore[assignment]
+                finally:  # one of its modules may have to be executed first
+                    del self._is_begun
+        return ModuleType.__getattribute__(self, name)
+
+
+_EXECUTING = RLock()
+
+
+def stand_in(module: str, *names: str) -> None:
+    """Import a package of which only some names are used, which one of its modules has.
+
+    The rest of the package is imported when another of its names is used. A package that has been
+    imported stays as it is.
+
+    Args:
+        module: the module, such as "asyncio.coroutines".
+        names: its names that the package has, too.
+    """
+    package = module.rpartition(".")[0]
+    spec = None if package in sys.modules else util.find_spec(package)
+    if spec is not None:
+        stand = sys.modules[package] = util.module_from_spec(spec)
+        stand.__class__ = _StandIn
+        found = import_module(module)
+        vars(stand).update({name: getattr(found, name) for name in names})
 
 
 def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +253,26 @@ def test_an_idle_server_uses_no_processor_time(server):
     before = ticks()
     time.sleep(2)
     assert ticks() - before < 20
+
+
+def test_instances_answer_without_the_import_of_asyncio(server, ask):
+    """Triton's stub asks asyncio whether an answer is a coroutine, and needs nothing else of it."""
+    models = ("linear", "asynchronous")
+    for model in models:
+        ask(model, {"x": ROW})
+    instances = {f"{model}_0_0" for model in models}
+    maps = [
+        (folder / "maps").read_text()
+        for folder in Path("/proc").glob("[0-9]*")
+        if _read_parent(folder) == server.pid
+        and instances.intersection((folder / "cmdline").read_text().split("\0"))
+    ]
+    assert len(maps) == len(instances)
+    assert not any("_asyncio" in text for text in maps)
+
+
+def _read_parent(folder):
+    """Return the parent of a process, or 0 if the process is gone."""
+    with suppress(OSError):
+        return int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    return 0

@@ -53,3 +53,37 @@ def test_each_public_name_is_imported_from_its_own_module(package):
         assert importlib.util.find_spec(f"{package}.{name}"), name
     for name, module in modules.items():
         assert getattr(importlib.import_module(module, package), name) is getattr(public, name)
+
+
+STAND_IN = """
+import sys, threading
+from popef._tools.lazy import stand_in
+stand_in("asyncio.coroutines", "iscoroutine")
+import asyncio
+assert not asyncio.iscoroutine(3) and not asyncio.coroutines.iscoroutine(3)
+assert "asyncio.events" not in sys.modules
+missing = []
+def use():
+    if not callable(asyncio.run):
+        missing.append("run")
+threads = [threading.Thread(target=use) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not missing and sys.modules["asyncio"] is asyncio
+async def answer():
+    await asyncio.sleep(0)
+    return 42
+assert asyncio.run(answer()) == 42 and asyncio.iscoroutine(coroutine := answer())
+coroutine.close()
+assert not hasattr(asyncio, "nothing")
+before = vars(asyncio).copy()
+stand_in("asyncio.coroutines", "iscoroutine")
+assert vars(asyncio) == before
+"""
+OTHER_USES = ["from asyncio import Queue", "import asyncio.subprocess", "from asyncio import *"]
+
+
+@pytest.mark.parametrize("use", ["", *OTHER_USES])
+def test_the_rest_of_a_package_is_imported_when_it_is_used(use):
+    program = STAND_IN.replace("missing = []", f"missing = []\n{use}")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
