@@ -28,11 +28,11 @@ from simipu.engine import iteration_timing as iteration_timing
 from simipu.engine import latency_of_call as latency_of_call
 from simipu.engines.admission import find_fault as find_fault
 from simipu.engines.computed import ORT_ERRORS as ORT_ERRORS
+from simipu.engines.computed import OWN_BYTES as OWN_BYTES
 from simipu.engines.computed import GraphOptions as GraphOptions
 from simipu.engines.computed import Lowered as Lowered
 from simipu.engines.computed import inline_weights as inline_weights
 from simipu.engines.computed import make_graph as make_graph
-from simipu.engines.isolation import OWN_BYTES as OWN_BYTES
 from simipu.engines.isolation import Trial as Trial
 from simipu.engines.isolation import try_in_child as try_in_child
 from simipu.engines.libraries import OperatorLibrary as OperatorLibrary

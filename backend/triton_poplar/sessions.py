@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import simipu
 from model_runtime import (
     DIRECTIONS,
     DeviceManager,
@@ -44,8 +45,6 @@ from simipu import (
     SimIpuError,
     SimulatedExecutable,
     Stream,
-    Trial,
-    try_in_child,
 )
 
 import popef
@@ -315,9 +314,9 @@ def _try(state: ModelState, options: GraphOptions, load: Load, held_bytes: int) 
         file_states=state.file_states,
     )
     model = f"model {state.name!r}"
-    trial = Trial(work, held_bytes, _find_folders(state))
+    trial = simipu.Trial(work, held_bytes, _find_folders(state))
     try:
-        try_in_child(trial, replace(options, ready_seconds=seconds), model)
+        simipu.try_in_child(trial, replace(options, ready_seconds=seconds), model)
     except LoadError as error:
         text = describe_failure(state, error, seconds)
         raise ModelConfigError(text if text.startswith(model) else f"{model}: {text}") from error

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import simipu
 from sdk_files import rewrite
 from triton_poplar import sessions
 from triton_poplar.errors import ModelConfigError
@@ -195,9 +196,9 @@ def write_real(folder, replicas):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["try_in_child", "_streams"])
+@pytest.mark.parametrize(("module", "step"), [(simipu, "try_in_child"), (sessions, "_streams")])
 def test_a_graph_file_that_is_exchanged_while_it_loads_is_rejected(
-    linear, tmp_path, monkeypatch, step
+    linear, tmp_path, monkeypatch, module, step
 ):
     """`_streams` is called just before the graph's file is read."""
     folder = tmp_path / "real" / "1"
@@ -205,15 +206,15 @@ def test_a_graph_file_that_is_exchanged_while_it_loads_is_rejected(
     onnx.save(linear, folder / "model.onnx")
     parameters = {"sim_graph_path": {"string_value": "model.onnx"}}
     state = ModelState({"name": "real", "max_batch_size": 4, "parameters": parameters}, folder)
-    original = getattr(sessions, step)
+    original = getattr(module, step)
 
     def exchange(*arguments):
         onnx.save(linear, folder / "other.onnx")
         (folder / "other.onnx").replace(folder / "model.onnx")
         return original(*arguments) if step == "_streams" else None
 
-    monkeypatch.setattr(sessions, "try_in_child", lambda *_: None)
-    monkeypatch.setattr(sessions, step, exchange)
+    monkeypatch.setattr(simipu, "try_in_child", lambda *_: None)
+    monkeypatch.setattr(module, step, exchange)
     with pytest.raises(ModelConfigError, match=r"exchanged or written to .*model\.onnx"):
         ModelInstanceState(state, "real_0")
 

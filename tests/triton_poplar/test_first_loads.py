@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import hostile_graphs as hostile
 import numpy as np
 import pytest
+import simipu
 from frozen_inputs import scale_model, write_data
 from onnx import TensorProto, helper, numpy_helper
 from sample_models import linear_model, make_model, write_executable
@@ -35,7 +36,7 @@ def caches(tmp_path, monkeypatch):
 def tried(monkeypatch):
     """Return the names of models to load in a child process; no child process is started."""
     names = []
-    monkeypatch.setattr(sessions, "try_in_child", lambda trial, options, label: names.append(label))
+    monkeypatch.setattr(simipu, "try_in_child", lambda trial, options, label: names.append(label))
     return names
 
 
@@ -145,7 +146,7 @@ def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):
     def fail(trial, options, label):
         raise LoadError("that was too much")
 
-    monkeypatch.setattr(sessions, "try_in_child", fail)
+    monkeypatch.setattr(simipu, "try_in_child", fail)
     for _ in range(2):
         with pytest.raises(ModelConfigError, match=r"^model 'model': that was too much$"):
             load(make_state(relu()))
@@ -163,7 +164,7 @@ def test_a_file_that_is_exchanged_during_its_first_load_is_rejected_and_not_know
 ):
     state = make_state(relu())
     folder = state.version_folder
-    monkeypatch.setattr(sessions, "try_in_child", lambda *_: exchange(folder, "Abs"))
+    monkeypatch.setattr(simipu, "try_in_child", lambda *_: exchange(folder, "Abs"))
     with pytest.raises(ModelConfigError, match=r"exchanged or written to .*; load the model again"):
         load(state)
     assert not KNOWN_FILES.folder.exists()

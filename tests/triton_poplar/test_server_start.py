@@ -6,6 +6,7 @@ import time
 
 import hostile_graphs
 import pytest
+import simipu
 from onnx import helper
 from sample_models import write_executable
 from simipu import LoadTimeoutError
@@ -132,7 +133,7 @@ def test_a_first_load_cut_short_by_the_start_reports_it(make_state, monkeypatch)
     def run_out_of_time(trial, options, label):
         raise LoadTimeoutError(f"{label}: it was not ready within {options.ready_seconds:g} s")
 
-    monkeypatch.setattr(sessions, "try_in_child", run_out_of_time)
+    monkeypatch.setattr(simipu, "try_in_child", run_out_of_time)
     state = make_state()
     state.backend.start = ServerStart(time.monotonic(), 100)
     words = rf"^model 'model': it was not ready within 1\d s; {CUT_SHORT}: .* first 60 s; "
@@ -150,7 +151,7 @@ def test_unknown_files_are_not_tried_once_the_start_has_no_time_left(
     state = make_state(**parameters)
     state.backend.start = ServerStart(clock[0], 100)
     clock[0] += 59
-    monkeypatch.setattr(sessions, "try_in_child", lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(simipu, "try_in_child", lambda *_: pytest.fail("it was tried"))
     words = rf"^model 'model' was not tried: {CUT_SHORT}: "
     with pytest.raises(ModelConfigError, match=words):
         ModelInstanceState(state, "model_0")

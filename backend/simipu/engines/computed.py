@@ -57,6 +57,9 @@ no common base, and other exceptions of its C++ code appear as Python's."""
 MAX_THREADS = 1024
 """Maximum number of threads, more than any machine has cores; ONNX Runtime starts as many as it is
 told to."""
+OWN_BYTES = 1 << 30
+"""Memory of a process that computes a graph, beside graph and weights: libraries, stacks and
+answers."""
 NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """Empty file for ONNX Runtime, which requires that the file of external data exists, though it
 never opens it for a value that it is given. Its folder contains nothing else."""

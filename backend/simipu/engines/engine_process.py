@@ -12,8 +12,8 @@ from popef._tools.console import LineFormatter
 from popef._tools.memory import GROWTH, limit_addresses, limit_memory
 from simipu import errors
 from simipu.engines.answers import encode_arrays, encode_error, encode_loaded
-from simipu.engines.computed import ComputedGraph, GraphOptions, Lowered, Weights
-from simipu.engines.isolation import OWN_BYTES, Trial
+from simipu.engines.computed import OWN_BYTES, ComputedGraph, GraphOptions, Lowered, Weights
+from simipu.engines.isolation import Trial
 from simipu.engines.opening import open_confined
 from simipu.executable import Program
 from simipu.numerics.options import Numerics

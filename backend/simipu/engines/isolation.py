@@ -25,7 +25,7 @@ from popef._tools.child import LOST_WHILE_LOADING
 from popef._tools.stalls import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu import errors
 from simipu.engines.answers import AnswerError, decode_arrays, decode_loaded
-from simipu.engines.computed import GraphOptions, Lowered, Weights
+from simipu.engines.computed import OWN_BYTES, GraphOptions, Lowered, Weights
 from simipu.executable import Program
 from simipu.numerics.options import Numerics
 from simipu.processes.forks import FORKS
@@ -62,8 +62,6 @@ _CHILD = (
 )
 """Code that the child runs, with the descriptor of its end of the channel; its arguments are the
 paths that it may read. It confines itself before anything starts a thread."""
-OWN_BYTES = 1 << 30
-"""Memory of a child beside its graph and weights: libraries, stacks and answers."""
 
 _log = logging.getLogger("simipu")
 

@@ -28,11 +28,9 @@ from simipu.engines.computed import (
     make_graph,
     use_kernels,
 )
-from simipu.engines.isolation import IsolatedGraph, warn_of_missing_confinement
 from simipu.errors import AcceleratorError, LoadError
 from simipu.executable import Program
 from simipu.numerics.options import KernelUse, Numerics
-from simipu.processes.sandbox import Confinement
 from simipu.streams import Direction
 
 if TYPE_CHECKING:
@@ -89,7 +87,11 @@ def _open_onnxruntime(lowered: Lowered, opening: _Opening) -> ComputedGraph:
 
 
 def _open_reference(lowered: Lowered, opening: _Opening) -> ComputedGraph:
+    from simipu.processes.sandbox import Confinement
+
     if not Confinement.is_active:
+        from simipu.engines.isolation import IsolatedGraph
+
         return IsolatedGraph(opening.label, lowered, {}, opening.options, None)
     from simipu.engines.reference import ReferenceGraph
 
@@ -189,9 +191,11 @@ def open_graph(
             raise
         return BranchedGraph(program, graphs)
     label = _make_label(program)
-    if isolated:
-        warn_of_missing_confinement()
     if isolated or (OpenVinoUse.is_fork and uses_openvino(options.accelerators)):
+        from simipu.engines.isolation import IsolatedGraph, warn_of_missing_confinement
+
+        if isolated:
+            warn_of_missing_confinement()
         return IsolatedGraph(label, program, weights, options, numerics)
     graph = _open(_make_opening(program, weights, options, numerics))
     return_memory()
