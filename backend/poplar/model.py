@@ -30,7 +30,7 @@ from triton_poplar.parameters import BackendState
 from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
-from popef._tools.lazy import importing, stand_in
+from popef._tools.lazy import PYTHON_MESSAGES, importing, stand_in
 from popef._tools.memory import GROWTH
 from popef._tools.text import escape, name_file
 from popef._tools.version import __version__
@@ -118,7 +118,8 @@ class TritonPythonModel:
         # needs no asyncio. In the first request the stub imports asyncio for one function of it,
         # and would get 2 MiB and take 20 ms for the rest.
         with importing():
-            stand_in("asyncio.coroutines", "iscoroutine")
+            stand_in("asyncio", iscoroutine="asyncio.coroutines")
+            stand_in(PYTHON_MESSAGES)
 
             from triton_poplar.instance_state import ModelInstanceState
             from triton_poplar.request import Request

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
 
+PYTHON_MESSAGES = "google.protobuf.internal.python_message"
+"""Protobuf's implementation in Python, which its other implementations import and do not use."""
+
 
 @contextmanager
 def importing() -> Iterator[None]:
@@ -40,17 +43,17 @@ def importing() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Package that is executed when a name that it does not have is used."""
+    """Module that is executed when a name that it does not have is used."""
 
     def __getattr__(self, name: str) -> Any:
-        with _EXECUTING:  # the package uses its own names meanwhile, in the same thread
+        with _EXECUTING:  # it uses its own names meanwhile, in the same thread
             spec = self.__spec__
             if "_is_begun" not in vars(self) and spec is not None and spec.loader is not None:
                 self._is_begun = True
                 try:
                     spec.loader.exec_module(self)
                     self.__class__ = ModuleType  # type: ignore[assignment]
-                finally:  # one of its modules may have to be executed first
+                finally:  # a module that it imports may use it before that one is complete
                     del self._is_begun
         return ModuleType.__getattribute__(self, name)
 
@@ -58,23 +61,21 @@ class _StandIn(ModuleType):
 _EXECUTING = RLock()
 
 
-def stand_in(module: str, *names: str) -> None:
-    """Import a package of which only some names are used, which one of its modules has.
+def stand_in(name: str, **sources: str) -> None:
+    """Import a module when it is first used: not when another module imports it.
 
-    The rest of the package is imported when another of its names is used. A package that has been
-    imported stays as it is.
+    A module that has been imported stays as it is.
 
     Args:
-        module: the module, such as "asyncio.coroutines".
-        names: its names that the package has, too.
+        name: the module.
+        sources: names of the module whose use does not count, and the modules that define them.
     """
-    package = module.rpartition(".")[0]
-    spec = None if package in sys.modules else util.find_spec(package)
+    spec = None if name in sys.modules else util.find_spec(name)
     if spec is not None:
-        stand = sys.modules[package] = util.module_from_spec(spec)
-        stand.__class__ = _StandIn
-        found = import_module(module)
-        vars(stand).update({name: getattr(found, name) for name in names})
+        module = sys.modules[name] = util.module_from_spec(spec)
+        module.__class__ = _StandIn
+        for attribute, source in sources.items():
+            vars(module)[attribute] = getattr(import_module(source), attribute)
 
 
 def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -58,7 +59,7 @@ def test_each_public_name_is_imported_from_its_own_module(package):
 STAND_IN = """
 import sys, threading
 from popef._tools.lazy import stand_in
-stand_in("asyncio.coroutines", "iscoroutine")
+stand_in("asyncio", iscoroutine="asyncio.coroutines")
 import asyncio
 assert not asyncio.iscoroutine(3) and not asyncio.coroutines.iscoroutine(3)
 assert "asyncio.events" not in sys.modules
@@ -77,7 +78,7 @@ assert asyncio.run(answer()) == 42 and asyncio.iscoroutine(coroutine := answer()
 coroutine.close()
 assert not hasattr(asyncio, "nothing")
 before = vars(asyncio).copy()
-stand_in("asyncio.coroutines", "iscoroutine")
+stand_in("asyncio", iscoroutine="asyncio.coroutines")
 assert vars(asyncio) == before
 """
 OTHER_USES = ["from asyncio import Queue", "import asyncio.subprocess", "from asyncio import *"]
@@ -87,3 +88,28 @@ OTHER_USES = ["from asyncio import Queue", "import asyncio.subprocess", "from as
 def test_the_rest_of_a_package_is_imported_when_it_is_used(use):
     program = STAND_IN.replace("missing = []", f"missing = []\n{use}")
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
+
+
+MESSAGES = """
+import sys
+from popef._tools.lazy import PYTHON_MESSAGES, stand_in
+stand_in(PYTHON_MESSAGES)
+import onnx
+from google.protobuf.internal import api_implementation
+assert api_implementation.Type() == "{type}"
+model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
+assert onnx.ModelProto.FromString(model.SerializeToString()) == model
+assert ("GeneratedProtocolMessageType" in vars(sys.modules[PYTHON_MESSAGES])) == ("{type}" == "python")
+assert sys.modules[PYTHON_MESSAGES].GeneratedProtocolMessageType
+"""
+
+
+@pytest.mark.parametrize("implementation", ["upb", "python"])
+def test_protobuf_reads_messages_without_the_implementation_that_it_does_not_use(implementation):
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": implementation}
+    subprocess.run(
+        [sys.executable, "-c", MESSAGES.format(type=implementation)],
+        check=True,
+        env=environment,
+        timeout=PATIENCE_SECONDS,
+    )
