@@ -127,12 +127,13 @@ class FileSource:
         """
         if self._kept is None:
             return
-        current, state = FileState.of(self._kept), self.state
+        current, state = os.fstat(self._kept), self.state
         assert state is not None
-        if current.modified_ns != state.modified_ns or current.size != state.size:
+        if current.st_mtime_ns != state.modified_ns or current.st_size != state.size:
+            changed = FileState.of(self._kept)
             raise PopefError(
                 f"{self.name}: expected the file as it was opened ({state}), found that it was "
-                f"modified in place ({current}); replace files by renaming, and load "
+                f"modified in place ({changed}); replace files by renaming, and load "
                 "the model again"
             )
 

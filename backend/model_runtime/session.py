@@ -393,6 +393,7 @@ class Session(CompiledModel):
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
+        self._check_files()
         for index in self.popef_model.metadata.programFlow().save():
             self._require_engine().run(index)
 
@@ -446,7 +447,8 @@ class Session(CompiledModel):
         if self.lost is not None:
             self.check_device()
         engine = self._engine or self._require_engine()
-        self._check_files()
+        if engine.reads_files:
+            self._check_files()
         if self.branch_costs:
             self.run_cost = self._find_cost(work[0])
         outputs: dict[str, Array] = {}

@@ -77,6 +77,9 @@ class Engine:
         self._variables: dict[str, Array] = {}
         self._mains: dict[int, _LoadedMain] = {}
         self._cancelled = False
+        self.reads_files = True
+        """Whether a run may read weights that are mapped from files. Otherwise all programs are
+        built, and hold a copy of what they read."""
         FORKS.watch(self)
 
     @property
@@ -122,14 +125,17 @@ class Engine:
         ]
         graph = open_graph(program, weights, self._graph_options, numerics, isolated=self._isolated)
         self._mains[index] = _LoadedMain(program, graph, timings)
+        programs = self.executable.programs
+        is_whole = all(p.index in self._mains for p in programs if p.kind is ProgramKind.MAIN)
+        self.reads_files = not is_whole or any(
+            main.graph.reads_weights for main in self._mains.values()
+        )
         if self._cancelled:
             self.cancel()
 
     def unload(self) -> None:
         """Release the built programs and the device variables; streams stay connected."""
-        for main in self._mains.values():
-            main.graph.close()
-        self._mains.clear()
+        self._release_mains()
         self._variables.clear()
 
     def cancel(self) -> None:
@@ -151,7 +157,7 @@ class Engine:
         """Leave the built programs to the parent process after a fork. The first run of each
         program builds it again."""
         keep_forever(self._mains)
-        self._mains = {}
+        self._mains, self.reads_files = {}, True
         if self._clock is not None:
             self._clock = DeviceClock(self._graph_options.limit_seconds)
 
@@ -280,9 +286,13 @@ class Engine:
             if value.shape != (1, *stream.shape) or value.dtype != stream.dtype:
                 raise _mismatch(stream, value, (1, *stream.shape))
             self._variables[stream.tensor] = value[0]
+        self._release_mains()
+
+    def _release_mains(self) -> None:
         for main in self._mains.values():
             main.graph.close()
         self._mains.clear()
+        self.reads_files = True
 
     def _run_save(self, program: Program) -> None:
         for stream in program.streams:

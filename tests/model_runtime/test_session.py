@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from forked import ask_fork
 from model_runtime import (
     AnchorCallbackPolicy,
     DeviceManager,
@@ -385,24 +386,93 @@ def test_the_host_sync_timeout_is_the_limit_of_a_run():
     )
 
 
-@pytest.mark.parametrize("size", [0, None], ids=["emptied", "overwritten"])
+@pytest.fixture
+def open_old(compile_popef, open_model):
+    """Return a function that loads a linear model from a file that was written long ago."""
+
+    def build(width, **options):
+        path = compile_popef(linear_model(width), precision="fp16", **options)
+        for file in path.parent.glob("*.popef"):
+            os.utime(file, (1, 1))  # before now, whatever the resolution of the system's times
+        weights = path.parent / "weights.popef"
+        session = Session(open_model(path, *([weights] if weights.exists() else [])))
+        session.runLoadPrograms()
+        return path, session
+
+    return build
+
+
+def change(path, size):
+    with path.open("r+b") as file:
+        file.write(b"?") if size is None else file.truncate(size)
+
+
+CHANGES = pytest.mark.parametrize("size", [0, None], ids=["emptied", "overwritten"])
+IN_PLACE = "{}: .* found that it was modified in place"
+WIDE = 1 << 16
+"""Width of a model whose weights are read where they are mapped."""
+
+
+@CHANGES
 def test_a_model_whose_file_is_written_to_answers_with_an_error_and_does_not_touch_it(
-    linear, compile_popef, open_model, size
+    open_old, size
 ):
     """Its weights are mapped: they change with the file.
 
     A read beyond the file's end kills the process.
     """
-    path = compile_popef(linear, precision="fp16")
-    os.utime(path, (1, 1))  # before now, whatever the resolution of the system's times
-    session = Session(open_model(path))
-    session.runLoadPrograms()
-    x = {"x": np.ones((4, 4), np.float16)}
+    path, session = open_old(WIDE)
+    x = {"x": np.ones((4, WIDE), np.float16)}
     assert set(session.run(x)) == {"y", "z"}
-    with path.open("r+b") as file:
-        file.write(b"?") if size is None else file.truncate(size)
+    change(path, size)
     for ask_again in (lambda: session.run(x), session.runLoadPrograms):
-        with pytest.raises(
-            ModelRuntimeError, match=rf"{path}: .* found that it was modified in place"
-        ):
+        with pytest.raises(ModelRuntimeError, match=IN_PLACE.format(path)):
             ask_again()
+
+
+@CHANGES
+@pytest.mark.parametrize("options", [{}, {"constant_weights": False}])
+def test_a_small_model_does_not_read_its_file_again(open_old, options, size):
+    path, session = open_old(4, options=options)
+    x = {"x": np.ones((4, 4), np.float16)}
+    expected = session.run(x)
+    for file in path.parent.glob("*.popef"):
+        change(file, size)
+    for _ in range(3):
+        answer = session.run(x)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(answer[name], value)
+    with pytest.raises(ModelRuntimeError, match="modified in place"):
+        session.runLoadPrograms()
+
+
+@pytest.mark.parametrize("step", ["runSavePrograms", "in a fork", "loaded again"])
+def test_what_reads_the_file_of_a_small_model_again_looks_at_it_first(open_old, step):
+    path, session = open_old(4, options={"constant_weights": False})
+    x = {"x": np.ones((4, 4), np.float16)}
+    session.run(x)
+    change(path.parent / "weights.popef", 0)
+
+    def raise_error():
+        with pytest.raises(ModelRuntimeError, match="modified in place"):
+            session.run(x)
+        return True
+
+    if step == "runSavePrograms":
+        with pytest.raises(ModelRuntimeError, match="modified in place"):
+            session.runSavePrograms()
+    elif step == "in a fork":
+        assert ask_fork(raise_error)
+    else:
+        session.bindToDevice()
+        raise_error()
+
+
+def test_a_file_that_is_replaced_is_not_read(open_old, tmp_path):
+    path, session = open_old(WIDE)
+    x = {"x": np.ones((4, WIDE), np.float16)}
+    expected = session.run(x)["z"]
+    other = tmp_path / "other"
+    other.write_bytes(b"?")
+    other.replace(path)
+    np.testing.assert_array_equal(session.run(x)["z"], expected)

@@ -2,6 +2,7 @@
 run."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from simipu import (
     Stream,
 )
 from simipu.chip.target import TARGETS, find_target
+from simipu.engines.opening import BranchedGraph
 from simipu.errors import RunCancelledError
 
 
@@ -300,3 +302,20 @@ def test_an_unknown_target_lists_the_known_ones():
 
 def test_the_public_names_exist():
     assert all(hasattr(simipu, name) for name in simipu.__all__)
+
+
+@pytest.mark.parametrize(("width", "reads"), [(4, False), (1 << 16, True)])
+def test_an_engine_reads_files_until_its_programs_hold_all_weights(width, reads):
+    executable = compile_executable(linear_model(width))
+    engine = Engine(executable, Device(executable.target))
+    assert engine.reads_files
+    engine.load(next(p.index for p in executable.programs if p.kind is ProgramKind.MAIN))
+    assert engine.reads_files is reads
+    engine.unload()
+    assert engine.reads_files
+
+
+@pytest.mark.parametrize("reads", [(False, False), (False, True), (True, False)])
+def test_a_fused_program_reads_weights_if_a_branch_does(reads):
+    graphs = [SimpleNamespace(kernels="none", reads_weights=value) for value in reads]
+    assert BranchedGraph(SimpleNamespace(streams=()), graphs).reads_weights is any(reads)

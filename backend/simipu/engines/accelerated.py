@@ -201,7 +201,7 @@ class GuardedGraph:
 
     def __init__(self, graph: ComputedGraph, faults: Mapping[str, str]) -> None:
         self.graph, self._faults = graph, faults
-        self.kernels = graph.kernels
+        self.kernels, self.reads_weights = graph.kernels, graph.reads_weights
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute the outputs called `names`. Raises RunError for an index or a length out

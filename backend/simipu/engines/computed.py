@@ -54,6 +54,9 @@ ORT_ERRORS = (
 """Exceptions that ONNX Runtime raises for a graph or data that it cannot compute. Its classes have
 no common base, and other exceptions of its C++ code appear as Python's."""
 
+MAX_COPIED_BYTES = 256 << 10
+"""Maximum size of a graph's weights that are copied instead of read in place. Runs of such a graph
+are so short that the check of the mapped files before each would be a large part of them."""
 MAX_THREADS = 1024
 """Maximum number of threads, more than any machine has cores; ONNX Runtime starts as many as it is
 told to."""
@@ -143,6 +146,8 @@ class ComputedGraph(Protocol):
     kernels: str
     """What computes it: the names of its accelerators, or else of the kernels of half precision
     (`simipu.kernels`), or `reference`."""
+    reads_weights: bool
+    """Whether runs read weights where they were given, which may be in a mapped file."""
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs called `names`. Raises RunError if values are rejected,
@@ -180,6 +185,9 @@ class OrtGraph:
         providers: Sequence[Provider] = (CPU_PROVIDER,),
         entries: Mapping[str, str] | None = None,
     ) -> None:
+        self.reads_weights = sum(value.nbytes for value in weights.values()) > MAX_COPIED_BYTES
+        if not self.reads_weights:
+            weights = {name: value.copy() for name, value in weights.items()}
         # ONNX Runtime reads the arrays in place, so they must live as long as the session.
         self._weights = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()

@@ -116,6 +116,7 @@ class IsolatedGraph:
         self._source = (source, weights, options, numerics, label)
         self._options = options
         self.kernels = ""
+        self.reads_weights = bool(weights)
         self._loaded = False
         self._cancelled = False
         self._beginning = threading.Lock()

@@ -273,6 +273,7 @@ class BranchedGraph:
     def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
         self._program, self._graphs = program, graphs
         self.kernels = join_names(graph.kernels for graph in graphs)
+        self.reads_weights = any(graph.reads_weights for graph in graphs)
         self._zeros = {
             stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape)
             for stream in program.streams

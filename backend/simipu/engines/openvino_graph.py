@@ -57,6 +57,7 @@ class OpenVinoGraph:
     def __init__(self, lowered: Lowered, options: GraphOptions, title: str) -> None:
         settings = {**_make_settings(options), **options.accelerators[0].settings()}
         self._lowered = lowered  # OpenVINO reads weights in it in place, without a reference
+        self.reads_weights = bool(lowered.weights)
         if lowered.compiled:
             self._compiled = _import(lowered.compiled, settings, title)
         else:

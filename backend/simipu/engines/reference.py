@@ -41,6 +41,7 @@ class ReferenceGraph:
     its process."""
 
     kernels = "reference"
+    reads_weights = False
 
     def __init__(self, lowered: Lowered) -> None:
         model = inline_weights(lowered)
