@@ -30,7 +30,7 @@ from triton_poplar.parameters import BackendState
 from triton_poplar.response_tensors import ResponseTensors, TensorPool
 
 from popef._tools.arrays import Array
-from popef._tools.lazy import PYTHON_MESSAGES, importing, stand_in
+from popef._tools.lazy import importing, leave_out_protobuf, stand_in
 from popef._tools.memory import GROWTH
 from popef._tools.text import escape, name_file
 from popef._tools.version import __version__
@@ -119,7 +119,7 @@ class TritonPythonModel:
         # and would get 2 MiB and take 20 ms for the rest.
         with importing():
             stand_in("asyncio", iscoroutine="asyncio.coroutines")
-            stand_in(PYTHON_MESSAGES)
+            leave_out_protobuf()
 
             from triton_poplar.instance_state import ModelInstanceState
             from triton_poplar.request import Request

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
 
-PYTHON_MESSAGES = "google.protobuf.internal.python_message"
-"""Protobuf's implementation in Python, which its other implementations import and do not use."""
+_UNUSED_OF_PROTOBUF = "internal.python_message", "json_format", "text_format"
+"""Modules of protobuf that onnx and protobuf itself import, and that few programs use: its
+implementation in Python, and its messages as text."""
+
+_IMPORT = r"^from (\S+) import (?:\(\n    )?(\w+) as \2(?:,\n\))?$"
 
 
 @contextmanager
@@ -78,6 +81,12 @@ def stand_in(name: str, **sources: str) -> None:
             vars(module)[attribute] = getattr(import_module(source), attribute)
 
 
+def leave_out_protobuf() -> None:
+    """Import those parts of protobuf that few programs use when they are used."""
+    for name in _UNUSED_OF_PROTOBUF:
+        stand_in(f"google.protobuf.{name}")
+
+
 def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package that has such a module."""
 
@@ -101,19 +110,16 @@ def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str
 
 @cache
 def _find_modules(package: str) -> dict[str, str]:
-    """Return the modules of public names, by `from MODULE import NAME as NAME` in `public`."""
-    import ast  # here, because programs that use no public name do without it
+    """Return the modules of public names, by lines `from MODULE import NAME as NAME` in `public`.
+
+    To parse the file would take ten times as long, milliseconds for all packages of a program.
+    """
+    import re  # here, because programs that use no public name do without it
 
     (folder,) = sys.modules[package].__path__
     with open(os.path.join(folder, f"{PUBLIC}.py"), "rb") as file:
-        statements = ast.parse(file.read()).body
-    return {
-        alias.name: "." * statement.level + (statement.module or "")
-        for statement in statements
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-        if alias.asname == alias.name
-    }
+        text = file.read().decode()
+    return {name: module for module, name in re.findall(_IMPORT, text, re.MULTILINE)}
 
 
 def _import_names(package: str) -> dict[str, Any]:

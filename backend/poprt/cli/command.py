@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from simipu.errors import SimIpuError
 
 from popef._tools.console import UsageError, print_line, run
-from popef._tools.lazy import importing
+from popef._tools.lazy import importing, leave_out_protobuf
 from popef._tools.paths import check_input
 from poprt._names import QUANTISED_PRECISIONS
 from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding
@@ -58,6 +58,7 @@ def _begin(options: argparse.Namespace) -> int:
     for model_options in (options, *options.fused):
         model_options.parser.check_paths(model_options)
     with importing():
+        leave_out_protobuf()
         from poprt.cli import conversion
 
     if options.list_all_passes:

@@ -22,7 +22,7 @@ from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line
 from popef._tools.staging import Staging
 from poprt.cli.parser import make_tf2onnx_parser
-from poprt.comparing import OWN_DATA, read_calibration_data
+from poprt.comparing import OWN_DATA
 from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
 from poprt.compile.engine_options import find_report_folder
@@ -108,8 +108,11 @@ def load_own_code(options: argparse.Namespace) -> None:
 def convert(options: argparse.Namespace) -> int:
     """Do what the checked options say, and return the exit status."""
     load_own_code(options)
-    path = options.data_preprocess
-    options.calibration_data = None if path is None else read_calibration_data(path)
+    options.calibration_data = None
+    if options.data_preprocess is not None:
+        from poprt.comparing import read_calibration_data
+
+        options.calibration_data = read_calibration_data(options.data_preprocess)
     if options.show:
         for model_options in options.fused or [options]:
             _show(model_options.source.open_model())

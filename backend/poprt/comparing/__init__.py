@@ -11,24 +11,11 @@ first nodes where they differ in `divergence`, why in `causes`, and what to keep
 executable; the check of an exported model; quantization.
 """
 
-from poprt.comparing.calibration import OWN_DATA, Findings, Overflow, calibrate
-from poprt.comparing.inputs import MIN_ROWS, iter_made_up
-from poprt.comparing.outputs import LIMIT, Comparison, measure_difference
-from poprt.comparing.reading import make_up, read_calibration_data
-from poprt.comparing.sides import READY_SECONDS, Side
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LIMIT",
-    "MIN_ROWS",
-    "OWN_DATA",
-    "READY_SECONDS",
-    "Comparison",
-    "Findings",
-    "Overflow",
-    "Side",
-    "calibrate",
-    "iter_made_up",
-    "make_up",
-    "measure_difference",
-    "read_calibration_data",
-]
+from popef._tools.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from poprt.comparing.public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = make_lazy(__name__)

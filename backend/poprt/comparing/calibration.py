@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from onnxgraph import Tape, has_types, iter_nodes, replace_nodes
 from simipu import LoadTimeoutError, RunTimeoutError, Stream
 from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
 
 from popef._tools.arrays import Array
+from poprt.comparing.findings import OWN_DATA, Findings, Overflow
 from poprt.comparing.inputs import (
     SOUND,
     describe_ranges,
@@ -38,26 +39,12 @@ from poprt.comparing.sides import FAILURES, Feeds, Renarrow, Side
 HALF_LIMIT = 65_520.0
 """Smallest float that rounds to more than the largest half, 65,504."""
 
-OWN_DATA = "Real inputs may differ from these: pass some with --data_preprocess"
-"""Advice beside every figure that comes from made-up inputs and asks for a change."""
 _LOUD = f"sound of 16 bits (to {SOUND:.0f})"
 _ZERO, _ONE = "calibration/zero", "calibration/one"
 _MAX_JOINED, _MAX_NAMED = 256, 5
 """Maximum numbers of tensors that one Concat joins, and of nodes that a warning names."""
 
 _log = logging.getLogger("poprt")
-
-
-@dataclass(frozen=True, slots=True)
-class Overflow:
-    """A node of a graph in half whose result, computed in float, is too large for half.
-
-    `largest` is its largest magnitude.
-    """
-
-    node: str
-    op_type: str
-    largest: float
 
 
 class OverflowWatch:
@@ -154,16 +141,6 @@ _TOOK_TOO_LONG = (
     "effect of half precision is unknown; compile with a smaller batch, or on more or faster cores"
 )
 
-_HALVES = frozenset((TensorProto.FLOAT16,))
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """Results of the calibration run; empty if the model computes in float or cannot run here."""
-
-    comparison: Comparison | None = None
-    overflows: tuple[Overflow, ...] = ()
-
 
 def calibrate(
     half: Side,
@@ -181,8 +158,6 @@ def calibrate(
     that makes the two agree. Raises CompileError for data that do not fit, and LoadTimeoutError for
     a model that cannot be made ready in time.
     """
-    if not has_types(half.model.graph, _HALVES):
-        return Findings()
     source = (
         iter_made_up(half.model, streams, batch_size, weights=half.weights)
         if data is None

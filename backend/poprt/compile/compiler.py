@@ -40,7 +40,6 @@ from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes.precision.floats import is_half
 from poprt.performance.model_profile import Profile, make_profile
-from poprt.performance.table import print_profile
 from poprt.rewrite.explanations import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
@@ -273,6 +272,8 @@ def summarize_executable(
     """
     # Imported here: most compilations print no report.
     from rich.console import Console
+
+    from poprt.performance import print_profile
 
     report = io.StringIO()
     console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)

@@ -13,7 +13,6 @@ from simipu import CompileError
 from popef._tools.variables import ENGINE_OPTIONS, read_options
 from poprt.options import CompilerOptions
 from poprt.performance.model_profile import Profile
-from poprt.performance.tiles import tiles_of
 
 DEFAULT_NAME = "inference"
 """Folder of a profile: PopART's default for the name of a session."""
@@ -81,6 +80,9 @@ def write_profiles(folder: Path, profiles: Sequence[Profile]) -> list[Path]:
     Each gets `profile.json`, the JSON of `poplar-triton profile`, and `profile.pop`, which pva
     opens. Raises CompileError if a file cannot be written.
     """
+    # Imported here: few compilations write a profile.
+    from poprt.performance import tiles_of
+
     folders = [folder, *(folder.with_name(f"{folder.name}_{i}") for i in range(1, len(profiles)))]
     for place, profile in zip(folders, profiles, strict=True):
         texts = {

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import onnx
 import simipu
-from model_runtime import read_model
 from simipu import (
     KNOWN_FILES,
     CompileError,
@@ -155,6 +154,9 @@ class Executable:
         """
         listed = [popef_paths] if isinstance(popef_paths, (str, Path)) else popef_paths
         paths = list(map(Path, listed))
+        # Imported here: a compilation opens no session.
+        from model_runtime import read_model
+
         try:
             model = read_model(paths)
             self.executable = SimulatedExecutable.deserialize(model.executable.executable())

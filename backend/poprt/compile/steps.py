@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 import onnx
-from onnxgraph import find_inputs, keep_outputs
+from onnxgraph import find_inputs, has_types, keep_outputs
 from simipu import (
     CompileError,
     Constant,
@@ -34,7 +34,7 @@ from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array
 from poprt import pipeline
-from poprt.comparing import Findings, Side, calibrate
+from poprt.comparing import Findings, Side
 from poprt.compile.dry_run import RowDifference, dry_run
 from poprt.compile.executable import (
     LOAD_PROGRAM,
@@ -232,7 +232,15 @@ def _make_program(compilation: Compilation, member: Member) -> None:
     member.weights = {name: values[name] for name in names}
 
 
+_HALVES = frozenset((onnx.TensorProto.FLOAT16,))
+
+
 def _calibrate(compilation: Compilation, member: Member) -> Findings:
+    if not has_types(member.model.graph, _HALVES):
+        return Findings()
+    # Imported here: a model in float does without it.
+    from poprt.comparing import calibrate
+
     half = Side(member.model, compilation.weights, compilation.options.numerics().quiet())
     outputs = None if compilation.is_fused else compilation.outputs
     float_model = member.float_model

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from google.protobuf.json_format import MessageToDict
 from simipu import CompileError
 
 import popef
@@ -174,6 +173,8 @@ class ModelFolder:
 
     def describe_use(self) -> list[str]:
         """Return lines with the commands that serve the written model and send it a request."""
+        from google.protobuf.json_format import MessageToDict  # few commands write a folder
+
         message = read_config(self._config_file)
         config = MessageToDict(message, preserving_proto_field_name=True)
         lines = [f"serve it: poplar-triton serve {shlex.quote(escape(self.path.parent))}"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -20,15 +20,13 @@ from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from poprt.comparing.divergence import iter_chunks
-from poprt.comparing.inputs import describe_ranges
-from poprt.comparing.outputs import Comparer, find_classes
-from poprt.comparing.reading import Data, iter_batches, make_up, read_samples
-from poprt.comparing.sides import FAILURES, Feeds, Side
-from poprt.comparing.statistics import cos_dist, iter_comparison
 from poprt.passes.interface.surgery import RemoveInitializerFromInput
 from poprt.passes.shapes.inputs import FixInputs
 from poprt.rewrite.base import ImmutablePass, Stage, register
+
+if TYPE_CHECKING:  # few conversions compare anything
+    from poprt.comparing.reading import Data
+    from poprt.comparing.sides import Feeds, Side
 
 LOG_NAME = "precision_compare.log"
 """File with the comparison of layers; the real tool's name."""
@@ -52,6 +50,10 @@ class CheckWithFakeData(ImmutablePass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Compare the models. Raise CompileError if either cannot be computed. Outputs that differ
         too much cause a warning, as in the calibration run of the compiler."""
+        from poprt.comparing.inputs import describe_ranges
+        from poprt.comparing.outputs import Comparer, find_classes
+        from poprt.comparing.reading import make_up
+
         feeds = make_up(model)
         ours = _compute("converted", _open("converted", model, Numerics()), feeds)
         if self._origin is None:
@@ -93,6 +95,10 @@ class LayerPrecisionCompare(ImmutablePass):
         fit, and for a model that cannot be computed."""
         if self._origin is None:
             raise CompileError("layer_precision_compare compares with origin_model; give it one")
+        from poprt.comparing.divergence import iter_chunks
+        from poprt.comparing.reading import iter_batches, make_up, read_samples
+        from poprt.comparing.statistics import cos_dist, iter_comparison
+
         layers = _find_layers(self._origin, model)
         feeds = (
             make_up(model)
@@ -151,6 +157,8 @@ def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[st
 
 def _open(which: str, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
     """Return a side with the model. Raise CompileError if it lacks the values of a weight."""
+    from poprt.comparing.sides import Side
+
     empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
     if empty is not None:
         raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
@@ -162,6 +170,8 @@ def _compute(
 ) -> dict[str, Array]:
     """Return tensors of a model (default: the outputs). Raise CompileError if the data lack an
     input."""
+    from poprt.comparing.sides import FAILURES
+
     missing = next(
         (value.name for value in find_inputs(side.model.graph) if value.name not in feeds), None
     )
