@@ -43,6 +43,9 @@ class Source(Protocol):
         The check reads none of the bytes.
         """
 
+    def release_pages(self) -> None:
+        """Take the bytes out of this process's memory; views read them again when they are used."""
+
     def close(self) -> None:
         """Release the bytes; existing views keep theirs alive."""
 
@@ -71,6 +74,9 @@ class MemorySource:
 
     def check(self) -> None:
         """Do nothing."""
+
+    def release_pages(self) -> None:
+        """Do nothing: there is no file to read them from again."""
 
     def close(self) -> None:
         """Release the bytes."""
@@ -136,6 +142,11 @@ class FileSource:
                 f"modified in place ({changed}); replace files by renaming, and load "
                 "the model again"
             )
+
+    def release_pages(self) -> None:
+        """Let go of the mapping's pages, which the system keeps as long as it has the memory."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return a view of the mapping, or a copy."""

@@ -291,6 +291,8 @@ class Session(CompiledModel):
             engine.run(index)
         for index, _, _ in self.plan:
             engine.load(index)
+        for source in self._sources:  # runs do not read all that a load reads
+            source.release_pages()
 
     def runMainPrograms(self) -> int:
         """Run the main programs once. With queues, first wait for rows, as their timeout says.

@@ -17,6 +17,7 @@ from model_runtime import (
 )
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from onnx import TensorProto, helper
+from resident_files import count_resident_bytes
 from sample_models import linear_model, make_model, steps_model
 from sdk_files import replicate, rewrite
 from simipu import LoadError
@@ -428,6 +429,13 @@ def test_a_model_whose_file_is_written_to_answers_with_an_error_and_does_not_tou
     for ask_again in (lambda: session.run(x), session.runLoadPrograms):
         with pytest.raises(ModelRuntimeError, match=IN_PLACE.format(path)):
             ask_again()
+
+
+def test_a_loaded_model_has_no_pages_of_its_file_in_memory_until_a_run_reads_them(open_old):
+    path, session = open_old(WIDE)
+    assert count_resident_bytes(path) == 0
+    assert set(session.run({"x": np.ones((4, WIDE), np.float16)})) == {"y", "z"}
+    assert count_resident_bytes(path) > WIDE
 
 
 @CHANGES

@@ -1,9 +1,6 @@
 """Tests of weights that stay in their file: they are mapped, changed when they are read, and never
 lead to another file."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -19,6 +16,7 @@ from onnxgraph.weights import (
     read_array,
     register_change,
 )
+from resident_files import count_resident_bytes
 from waiting import wait_until
 
 F, F16, I8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8
@@ -195,13 +193,6 @@ def test_large_weights_are_lent():
         for size, each in zip(sizes, lent.graph.initializer, strict=True):
             np.testing.assert_array_equal(weights.read_array(each), np.arange(size))
     assert model.SerializeToString() == before
-
-
-def count_resident_bytes(file):
-    """Return how many bytes of the file this process has in memory, as Linux counts them."""
-    smaps = Path("/proc/self/smaps").read_text()
-    found = re.findall(rf"{re.escape(str(file))}\n(?:.*\n)*?Rss: +([0-9]+) kB", smaps)
-    return 1024 * sum(map(int, found))
 
 
 def test_pages_of_a_file_that_was_read_are_let_go_of_and_read_again(stored, tmp_path):

@@ -13,6 +13,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from popef_blobs import build, write_whole
+from resident_files import count_resident_bytes
 from waiting import PATIENCE_SECONDS
 
 import popef
@@ -137,6 +138,24 @@ def test_a_mapped_file_that_is_written_to_is_noticed_without_touching_it(tmp_pat
         )
         with pytest.raises(popef.PopefError, match=words):
             source.check()
+
+
+def test_a_mapping_whose_pages_were_released_reads_them_again(tmp_path):
+    path = tmp_path / "m.popef"
+    values = np.arange(1 << 18, dtype=np.float32)
+    shape = popef.TensorInfo(shape=values.shape, dataType=popef.DataType.F32)
+    info = popef.TensorDataInfo(name="w", tensorInfo=shape)
+    with popef.Writer(path) as writer, writer.createTensorData(info) as blob:
+        blob.write(values)
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        (tensor,) = reader.tensors()
+        data = tensor.data()
+        np.testing.assert_array_equal(data, values)
+        assert count_resident_bytes(path) >= values.nbytes
+        tensor.blob.source.release_pages()
+        assert count_resident_bytes(path) == 0
+        np.testing.assert_array_equal(data, values)
 
 
 def test_an_unmapped_reader_copies_and_is_not_disturbed_by_later_writes(tmp_path):

@@ -218,6 +218,7 @@ class OrtGraph:
             raise
         finally:
             WATCHDOG.end(loading)
+        self._session._model_bytes = None  # noqa: SLF001  it is kept for providers that are set later
         # Without the checks of ONNX Runtime's Python class, which take a third of a small run.
         self._run = self._session._sess.run  # noqa: SLF001
         self.providers: list[str] = self._session.get_providers()

@@ -21,7 +21,7 @@ from simipu import (
     choose_accelerator,
     open_graph,
 )
-from simipu.engines import admission, graph_cache, opening, program_graphs
+from simipu.engines import admission, graph_cache, isolation, opening, program_graphs
 from simipu.engines.computed import Lowered
 from simipu.executable import Program, ProgramKind
 from simipu.numerics.options import KernelUse
@@ -310,7 +310,7 @@ def test_graphs_are_cached_on_request_only_and_never_those_of_isolated_engines(f
     load()
     monkeypatch.setattr(graph_cache, "CacheEntry", pytest.fail)
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "IsolatedGraph", lambda *given: given)
+        patch.setattr(isolation, "IsolatedGraph", lambda *given: given)
         assert open_graph(make_program(), make_weights(), OPTIONS, None, isolated=True)
     library = OperatorLibrary("my.domain", "/lib.so")
     given = [make_program(), make_weights(), dataclasses.replace(OPTIONS, libraries=(library,))]
