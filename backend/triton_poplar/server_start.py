@@ -62,22 +62,15 @@ class ServerStart:
     @property
     def is_used_up(self) -> bool:
         """Whether no unknown files are to be tried any more in this start."""
-        seconds_left = self._find_left(_USABLE_FIRST)
-        return seconds_left is not None and _SHARE * seconds_left < self._least
+        return _SHARE * self._find_left(_USABLE_FIRST) < self._least and not self._is_over()
 
     def limit(self, seconds: float) -> float:
         """Return the time limit of a load whose own limit is `seconds`."""
-        seconds_left = self._find_left(_USABLE)
-        return seconds if seconds_left is None else min(seconds, max(seconds_left, self._least))
+        return self._cut(seconds, self._find_left(_USABLE))
 
     def limit_first(self, seconds: float) -> float:
         """Return the time limit of a first load of unknown files, whose own limit is `seconds`."""
-        seconds_left = self._find_left(_USABLE_FIRST)
-        return (
-            seconds
-            if seconds_left is None
-            else min(seconds, max(_SHARE * seconds_left, self._least))
-        )
+        return self._cut(seconds, _SHARE * self._find_left(_USABLE_FIRST))
 
     def describe_cut(self) -> str:
         """Return why a model is not loaded in the start, and what to do."""
@@ -93,12 +86,21 @@ class ServerStart:
     def _least(self) -> float:
         return _MIN_SHARE * self.limit_seconds
 
-    def _find_left(self, usable: float) -> float | None:
-        """Return how many seconds are left of the usable part of the start; None if the start is
-        over."""
-        age = time.monotonic() - self.began
-        if age > self.limit_seconds:
-            return None
-        if self.pid and find_owned(self.pid, set(iter_inodes(LISTENS))):
-            return None
-        return usable * self.limit_seconds - age
+    def _find_left(self, usable: float) -> float:
+        """Return how many seconds would be left of the usable part of the start."""
+        return usable * self.limit_seconds - self._age()
+
+    def _cut(self, seconds: float, seconds_left: float) -> float:
+        """Return the shorter of two limits, of which the second counts during the start only."""
+        cut = max(seconds_left, self._least)
+        # Most loads have time enough, started or not: to look at all sockets takes up to 20 ms.
+        return seconds if seconds <= cut or self._is_over() else cut
+
+    def _is_over(self) -> bool:
+        """Return whether the start is over."""
+        if self._age() > self.limit_seconds:
+            return True
+        return bool(self.pid) and find_owned(self.pid, set(iter_inodes(LISTENS)))
+
+    def _age(self) -> float:
+        return time.monotonic() - self.began

@@ -117,6 +117,14 @@ def test_a_server_has_started_once_it_listens():
         assert start.limit_first(90) == 90
 
 
+def test_the_sockets_are_not_looked_at_for_a_load_that_has_time_enough(monkeypatch):
+    """That takes 20 ms of processor time where the system's tables are large."""
+    monkeypatch.setattr(server_start, "iter_inodes", lambda _: pytest.fail("it looked"))
+    start = ServerStart(time.monotonic(), LIMIT, os.getpid())
+    assert start.limit(90) == 90
+    assert not start.is_used_up
+
+
 def test_a_server_that_is_not_shown_sets_no_limit():
     assert ServerStart.of_process(2**30, 300).limit_first(90) == 90
 
