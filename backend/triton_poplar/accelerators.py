@@ -4,12 +4,14 @@ those of the CPU for instances on the CPU, those of the GPU for instances on a G
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from simipu.accelerators import ChosenAccelerator, choose_accelerator
 from simipu.errors import AcceleratorError
 
 from triton_poplar.errors import ModelConfigError
+
+if TYPE_CHECKING:  # few configurations name accelerators
+    from simipu.accelerators import ChosenAccelerator
 
 _DEFAULT_ON_GPU = "cuda"
 
@@ -27,12 +29,16 @@ def read_accelerators(config: Mapping[str, Any], gpu: int | None) -> tuple[Chose
     on_gpu = _choose(config, accelerators.get("gpu_execution_accelerator") or [], gpu or 0)
     if gpu is None:
         return on_cpu
-    return on_gpu or (choose_accelerator(_DEFAULT_ON_GPU, {"device_id": str(gpu)}),)
+    return on_gpu or _choose(config, [{"name": _DEFAULT_ON_GPU}], gpu)
 
 
 def _choose(
     config: Mapping[str, Any], entries: list[Mapping[str, Any]], gpu: int | None
 ) -> tuple[ChosenAccelerator, ...]:
+    if not entries:
+        return ()
+    from simipu.accelerators import choose_accelerator
+
     kind = "cpu" if gpu is None else "gpu"
     chosen: dict[str, ChosenAccelerator] = {}
     device = {} if gpu is None else {"device_id": str(gpu)}

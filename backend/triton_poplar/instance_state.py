@@ -4,11 +4,13 @@ requests through them. Which requests are computed is decided in `admission`."""
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from model_runtime import (
     ModelRuntimeError,
@@ -20,7 +22,6 @@ from model_runtime import (
     StoppedError,
     compute_joined,
 )
-from model_runtime.pvti import Graph, Trace
 from simipu.errors import LoadError, RunUnwantedError, SimIpuError
 
 import popef
@@ -37,6 +38,9 @@ from triton_poplar.sessions import (
     make_graph_options,
 )
 from triton_poplar.statistics import Histogram, Statistics
+
+if TYPE_CHECKING:  # few servers are traced
+    from model_runtime.pvti import Graph, Trace
 
 DEFAULT_TIMEOUT_NS = 500_000
 """Default of `timeout_ns`."""
@@ -72,7 +76,7 @@ class ModelInstanceState:
         self.model_state = model_state
         self.name = name
         self.instance_id = model_state.instance_id(name)
-        self.trace = Trace.from_environment(f"{model_state.name}_{name}")
+        self.trace = _open_trace(f"{model_state.name}_{name}")
         self._respond = respond
         self._statistics_lock = threading.Lock()
         self._answered: deque[tuple[int, int, int, str]] = deque()
@@ -443,6 +447,15 @@ class RequestCollection:
 
 def _are_same(requests: Sequence[Request], others: Sequence[Request]) -> bool:
     return len(requests) == len(others) and all(map(operator.is_, requests, others))
+
+
+def _open_trace(name: str) -> Trace | None:
+    """Return the trace that the environment enables."""
+    if not os.environ.get("PVTI_OPTIONS"):
+        return None
+    from model_runtime.pvti import Trace
+
+    return Trace.from_environment(name)
 
 
 def _open_session(model_state: ModelState) -> Session:

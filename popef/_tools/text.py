@@ -8,7 +8,6 @@ probably stands for.
 from __future__ import annotations
 
 import codecs
-import difflib
 import os
 import re
 import sys
@@ -138,6 +137,8 @@ def find_near(name: str, known: Iterable[str], similarity: float = 0.0) -> str |
     for candidate in known:
         folded.setdefault(_fold(candidate), candidate)
     key = _fold(name[:MAX_NAME_CHARACTERS])
+    import difflib  # few programs meet a name that they do not know
+
     near = difflib.get_close_matches(key, folded, 1, similarity or _SIMILARITY)
     if not near and not similarity and len(key) >= _MIN_WORD:
         near = sorted(
