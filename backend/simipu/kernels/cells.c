@@ -405,6 +405,7 @@ static void cut_depth(struct weave *weave) {
         for (int end = 0; end < part->channels; part->ends[part->blocks++] = end)
             end = end + block < part->channels ? end + block : part->channels;
         for (int i = 0; i < part->channels; i++) part->offsets[i] = i;
+        find_neighbours(part);
     }
 }
 

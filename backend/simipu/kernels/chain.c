@@ -46,7 +46,8 @@ static void run_run(const struct chain *chain, int64_t row, int64_t column, int6
         }
         from = held;
     }
-    run_steps(&chain->program, operands, from, chain->result + row * chain->sizes[last] + column, count);
+    run_steps(&chain->program, operands, (struct source){from, 0},
+              chain->result + row * chain->sizes[last] + column, count);
 }
 
 static void run_some(void *data, size_t number) {

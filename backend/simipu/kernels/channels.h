@@ -69,7 +69,7 @@ static void sum_rows(const struct geometry *g, const float *field, const float *
         memmove(totals + row * width, totals + row * pitch, (size_t)width * sizeof *totals);
     find_operands(&c->program, c->values, batch, output, column, operands);
     float *to = c->result + (batch * c->groups * c->outputs + output) * g->positions + column;
-    run_steps(&c->program, operands, totals, to, rows * width);
+    run_steps(&c->program, operands, (struct source){totals, 0}, to, rows * width);
 }
 
 static void convolve_channel(void *data, size_t number) {

@@ -192,7 +192,7 @@ static void sum_chunk(const struct chunks *chunks, int64_t part, const float *we
     for (int i = 0; i < chunks->lanes; i++, output += c->outputs) {
         find_operands(&c->program, c->values, chunks->batch, output, position, operands);
         float *to = c->result + (chunks->batch * c->groups * c->outputs + output) * g->positions + position;
-        run_steps(&c->program, operands, rows[i], to, count);
+        run_steps(&c->program, operands, (struct source){rows[i], 0}, to, count);
     }
 }
 
@@ -211,7 +211,7 @@ static void sum_blocked_chunk(const struct chunks *chunks, const float *weights,
                  totals + part);
     find_blocked_operands(&c->program, c->values, chunks->batch, channel, position, operands);
     float *to = c->result + (chunks->batch * c->groups + channel) * g->positions + position * CHANNEL_BLOCK;
-    run_steps(&c->program, operands, totals, to, count * CHANNEL_BLOCK);
+    run_steps(&c->program, operands, (struct source){totals, 0}, to, count * CHANNEL_BLOCK);
 }
 
 static void sum_chunks(const struct chunks *chunks, int64_t first) {

@@ -187,10 +187,116 @@ static void check_step(const struct program *program, const struct step *step,
     }
 }
 
-/* to = steps(from), of `count` <= RUN elements; `operands` has each operand's values for the run. */
-static void run_steps(const struct program *program, const struct operand_run *operands, const float *from,
+/* --- whole programs --- */
+
+/* Where the elements of a run lie: `pitch` floats from each CHANNEL_BLOCK to the next; 0: one after the
+   other. */
+struct source {
+    const float *from;
+    ptrdiff_t pitch;
+};
+
+INLINE const float *find_element(struct source source, int64_t at) {
+    return source.from + (source.pitch ? at / CHANNEL_BLOCK * source.pitch + at % CHANNEL_BLOCK : at);
+}
+
+/* What most products and convolutions end with, which is done while a value is in its register: a rounding, a
+   bias, a tensor of the result's shape, a Relu, and a table or a rounding to 8 bits. */
+struct ending {
+    const struct operand_run *bias, *other; /* NULL: none */
+    const uint16_t *table;                  /* likewise */
+    const struct step *quarter;             /* likewise */
+    int is_rounded, is_relu;
+};
+
+INLINE int is_relu(const struct step *step) {
+    return step->kind == STEP_MAXIMUM && step->rounding == KEPT && step->operand < 0 && step->number == 0 &&
+           !__builtin_signbit(step->number);
+}
+
+/* Whether a step was added to the ending. */
+static int add_to_ending(const struct step *step, const struct operand_run *operands, struct ending *ending) {
+    const struct operand_run *y = step->operand < 0 ? NULL : operands + step->operand;
+    if (ending->table || ending->quarter) return 0;
+    if (step->kind == STEP_TABLE) return (ending->table = y->data) != NULL;
+    if (step->kind == STEP_F143 || step->kind == STEP_F152)
+        return step->rounding == KEPT && (ending->quarter = step);
+    if (ending->is_relu) return 0;
+    if (is_relu(step)) return ending->is_relu = 1;
+    if (step->rounding != ROUNDED || ending->other) return 0;
+    if (step->kind == STEP_NONE) return ending->bias ? 0 : (ending->is_rounded = 1);
+    if (step->kind != STEP_ADD || !y) return 0;
+    if (!y->is_one && !y->period) return (ending->other = y) != NULL;
+    return ending->bias ? 0 : (ending->bias = y) != NULL;
+}
+
+static int find_ending(const struct program *program, const struct operand_run *operands,
+                       struct ending *ending) {
+    *ending = (struct ending){NULL, NULL, NULL, NULL, 0, 0};
+    if (program->nan_on_overflow || program->exception) return 0;
+    for (int i = 0; i < program->num_steps; i++)
+        if (!add_to_ending(program->steps + i, operands, ending)) return 0;
+    return 1;
+}
+
+/* max(x, +0): NaN stays NaN, and -0 becomes +0. */
+INLINE V v_relu(V x) { return v_add(v_max(v_all(0), x), v_all(0)); }
+
+/* Of a group of registers or the last, incomplete one. */
+INLINE void round_some(int registers, V *x) {
+    if (registers == ROUNDED_TOGETHER)
+        round_together(x, ROUNDED, 0);
+    else
+        x[0] = round_value(x[0], ROUNDED, 0);
+}
+
+INLINE void add_rounded(const struct operand_run *y, int registers, V *x, int64_t at, int64_t count) {
+    V one = v_all(y->one);
+    for (int i = 0; i < registers; i++) x[i] = v_add(x[i], take_operand(y, one, at + i * LANES, at + count));
+    round_some(registers, x);
+}
+
+INLINE void take_ending(const struct ending *ending, int registers, V *x, int64_t at, int64_t count) {
+    if (ending->is_rounded) round_some(registers, x);
+    if (ending->bias) add_rounded(ending->bias, registers, x, at, count);
+    if (ending->other) add_rounded(ending->other, registers, x, at, count);
+    for (int i = 0; i < registers && ending->is_relu; i++) x[i] = v_relu(x[i]);
+    for (int i = 0; i < registers && ending->table; i++) x[i] = v_look_up(ending->table, x[i]);
+    for (int i = 0; i < registers && ending->quarter; i++)
+        x[i] = v_quarter(x[i], ending->quarter->number, ending->quarter->kind == STEP_F152, 0);
+}
+
+static void run_ending(const struct ending *ending, struct source source, float *to, int64_t count) {
+    enum { GROUP = ROUNDED_TOGETHER * LANES };
+    int64_t at = 0;
+    for (; at + GROUP <= count; at += GROUP) {
+        V x[ROUNDED_TOGETHER];
+        for (int i = 0; i < ROUNDED_TOGETHER; i++) x[i] = v_load(find_element(source, at + i * LANES));
+        take_ending(ending, ROUNDED_TOGETHER, x, at, GROUP);
+        for (int i = 0; i < ROUNDED_TOGETHER; i++) v_store(to + at + i * LANES, x[i]);
+    }
+    for (; at < count; at += LANES) {
+        V x = load_some(find_element(source, at), count - at);
+        take_ending(ending, 1, &x, at, count - at);
+        store_some(to + at, x, count - at);
+    }
+}
+
+/* to = steps(source), of `count` <= RUN elements, whole blocks where there is a pitch; `operands` has each
+   operand's values for the run. */
+static void run_steps(const struct program *program, const struct operand_run *operands, struct source source,
                       float *to, int64_t count) {
-    if (!program->num_steps && from != to) memcpy(to, from, (size_t)count * sizeof *to);
+    struct ending ending;
+    if (find_ending(program, operands, &ending)) {
+        run_ending(&ending, source, to, count);
+        return;
+    }
+    const float *from = source.from;
+    if (source.pitch || !program->num_steps) {
+        for (int64_t at = 0; at < count; at += LANES)
+            store_some(to + at, load_some(find_element(source, at), count - at), count - at);
+        from = to;
+    }
     for (int i = 0; i < program->num_steps; i++, from = to) {
         const struct step *step = program->steps + i;
         struct operand_run number = {1, 0, step->number, NULL, 0};

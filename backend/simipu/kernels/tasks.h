@@ -120,7 +120,7 @@ static void finish_rows(const struct job *job, int64_t batch, int64_t row, int r
     for (int i = 0; i < rows; i++) {
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->rows + row + i) * job->columns + column;
-        run_steps(job->program, operands, totals + i * pitch, to, columns);
+        run_steps(job->program, operands, (struct source){totals + i * pitch, 0}, to, columns);
     }
 }
 
@@ -133,7 +133,7 @@ static void finish_columns(const struct job *job, int64_t batch, int64_t row, in
         for (int j = 0; j < columns; j++) run[j] = totals[j * pitch + i];
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->columns + row + i) * job->rows + column;
-        run_steps(job->program, operands, run, to, columns);
+        run_steps(job->program, operands, (struct source){run, 0}, to, columns);
     }
 }
 
@@ -146,12 +146,10 @@ static void finish_blocks(const struct job *job, int64_t batch, int64_t channel,
             int some = count - first < RUN / CHANNEL_BLOCK ? count - first : RUN / CHANNEL_BLOCK;
             float *to = job->result + (batch * job->columns + channel + block) * job->rows +
                         (position + first) * CHANNEL_BLOCK;
-            for (int i = 0; i < some; i++)
-                for (int j = 0; j < CHANNEL_BLOCK; j += LANES)
-                    v_store(to + i * CHANNEL_BLOCK + j, v_load(totals + (first + i) * pitch + block + j));
             find_blocked_operands(job->program, job->values, batch, channel + block, position + first,
                                   operands);
-            run_steps(job->program, operands, to, to, some * CHANNEL_BLOCK);
+            run_steps(job->program, operands, (struct source){totals + first * pitch + block, pitch}, to,
+                      some * CHANNEL_BLOCK);
         }
 }
 
@@ -170,23 +168,24 @@ static void run_task(void *data, size_t number) {
     struct part part;
 
     struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
-    /* Panels of about as many registers each. */
+    /* Panels of about as many registers each, and tiles of about as many rows. */
     int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES,
-        panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
+        panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     int starts[MAX_PANELS + 1];
     struct panel packed[MAX_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
     int64_t first = 0;
     for (; supply->cut(supply, first, &part); first += part.channels) {
         part.is_first = first == 0;
+        find_neighbours(&part);
         ptrdiff_t size = part.channels * PANEL;
         for (int panel = 0; panel < panels; panel++) {
             int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
             packed[panel] = supply->pack(supply, &part, first, column + starts[panel], end - starts[panel],
                                          rows, right + panel * size);
         }
-        for (int i = 0; i < rows; i += TILE_ROWS) {
-            int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
+        for (int tile = 0; tile < tiles; tile++) {
+            int i = rows * tile / tiles, some = rows * (tile + 1) / tiles - i;
             const float *lefts[TILE_ROWS];
             supply->take(supply, &part, first, row + i, some, held, lefts);
             for (int panel = 0; panel < panels; panel++) {

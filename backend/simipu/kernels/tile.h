@@ -26,11 +26,16 @@ enum { TILE_ROWS = 4, TILE_VECTORS = 3 };
 #endif
 enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
-    MAX_PANELS = 256 / PANEL,     /* of a task */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    MAX_PANELS = 144 / PANEL, /* of a task: few, so that it may have more rows, for each of which less is
+                                 packed */
+#else
+    MAX_PANELS = 256 / PANEL, /* of a task */
+#endif
     MAX_COLUMNS = MAX_PANELS * PANEL,
     SHARED_ROWS = 132, /* of a task where several threads divide them: whole tiles */
-#if defined(__AVX512F__)
-    MAX_ROWS = 2 * SHARED_ROWS, /* second caches are large */
+#if defined(__AVX2__)
+    MAX_ROWS = 2 * SHARED_ROWS, /* with AVX-512 second caches are large */
 #else
     MAX_ROWS = SHARED_ROWS,
 #endif
@@ -43,8 +48,16 @@ struct part {
     int channels, blocks, is_first; /* is_first: totals begin at zero */
     int ends[MAX_CHANNELS];         /* of blocks; sums are rounded there */
     int offsets[MAX_CHANNELS];      /* of a channel's left, from what `take` gives */
+    int are_neighbours;             /* the offsets of each block follow one another */
     int64_t low, span; /* a convolution's: where its weights begin in a filter; 0: they lie apart */
 };
+
+static void find_neighbours(struct part *part) {
+    part->are_neighbours = 1;
+    for (int block = 0, channel = 0; block < part->blocks; block++, channel++)
+        for (; channel + 1 < part->ends[block]; channel++)
+            part->are_neighbours &= part->offsets[channel + 1] == part->offsets[channel] + 1;
+}
 
 enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
 /* How totals are rounded: not at all; to halves, where no total becomes infinite; bounded; NaN for overflow.
@@ -150,9 +163,64 @@ INLINE V multiply_registers(const struct part *part, int rows, int vectors, enum
     return lost;
 }
 
+/* Whether totals are halves between blocks, see `multiply_narrow`. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+enum { HOLDS_HALVES = 1 };
+#else
+enum { HOLDS_HALVES = 0 };
+#endif
+
 /* Channels whose products are written out one after the other: a block, where a loop of so few does not get
-   up to speed. */
+   up to speed. Their values in a row are neighbours. */
 enum { UNROLLED = 16 };
+
+/* sums = the products of a block of channels. */
+INLINE void multiply_block(const struct part *part, int channel, int end, int rows, int vectors,
+                           enum rule rule, enum lying lying, const float *const *lefts, const char *right,
+                           ptrdiff_t between, V unit, V sums[TILE_ROWS][TILE_VECTORS]) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
+    int is_unrolled = lying == PACKED && rule == HALVES && part->are_neighbours;
+    for (; is_unrolled && end - channel >= UNROLLED; channel += UNROLLED, right += UNROLLED * between) {
+        const float *values[TILE_ROWS];
+        for (int i = 0; i < rows; i++) values[i] = lefts[i] + part->offsets[channel];
+#pragma GCC unroll 16
+        for (int k = 0; k < UNROLLED; k++)
+            multiply_channel(rows, vectors, values, k, right + k * between, between, lying, unit, sums);
+    }
+    for (; channel < end; channel++, right += between)
+        multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
+}
+
+/* The same with totals that are halves from block to block: to round them is to store them, and to widen them
+   to load them, each by one instruction. */
+INLINE V multiply_narrow(const struct part *part, int rows, int vectors, enum lying lying,
+                         const float *const *lefts, const char *right, ptrdiff_t between, V unit,
+                         float *totals, ptrdiff_t totals_row) {
+    uint16_t held[TILE_ROWS][PANEL];
+    V lost = v_all(0);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++)
+            v_narrow(held[i] + j * LANES,
+                     part->is_first ? v_all(0) : v_load(totals + i * totals_row + j * LANES));
+    for (int block = 0, channel = 0; block < part->blocks; block++) {
+        V sums[TILE_ROWS][TILE_VECTORS];
+        int end = part->ends[block];
+        multiply_block(part, channel, end, rows, vectors, HALVES, lying, lefts, right, between, unit, sums);
+        right += (end - channel) * between;
+        channel = end;
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++)
+                v_narrow(held[i] + j * LANES, v_add(v_widen(held[i] + j * LANES), sums[i][j]));
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) {
+            V total = v_widen(held[i] + j * LANES);
+            v_store(totals + i * totals_row + j * LANES, total);
+            lost = v_add(lost, find_lost(total));
+        }
+    return lost;
+}
 
 /* totals += left * right, from zero where the part is the first; 0 when an infinity or NaN came out of
    HALVES, whose totals are then of no use. Once infinite, a total stays so, or is NaN. */
@@ -162,6 +230,9 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
     const char *right = panel->data;
     ptrdiff_t between = bytes_between(panel, lying);
     V unit = v_all(panel->unit), lost = v_all(0);
+    if (HOLDS_HALVES && rule == HALVES)
+        return v_are_zero(
+            multiply_narrow(part, rows, vectors, lying, lefts, right, between, unit, totals, totals_row));
     if (HOLDS_TOTALS && rule == HALVES) {
         int most = find_registers(rows);
         for (int j = 0; j < vectors; j += most, right += most * LANES * bytes_of_element(lying))
@@ -170,20 +241,12 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
                                                lefts, right, between, unit, totals + j * LANES, totals_row));
         return v_are_zero(lost);
     }
-    int channel = 0, is_unrolled = lying == PACKED && rule == HALVES;
-    for (int block = 0; block < part->blocks; block++) {
+    for (int block = 0, channel = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
         int end = part->ends[block];
-        for (; is_unrolled && channel + UNROLLED <= end; channel += UNROLLED, right += UNROLLED * between) {
-#pragma GCC unroll 16
-            for (int k = 0; k < UNROLLED; k++)
-                multiply_channel(rows, vectors, lefts, part->offsets[channel + k], right + k * between,
-                                 between, lying, unit, sums);
-        }
-        for (; channel < end; channel++, right += between)
-            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, between, lying, unit, sums);
+        multiply_block(part, channel, end, rows, vectors, rule, lying, lefts, right, between, unit, sums);
+        right += (end - channel) * between;
+        channel = end;
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++)
                 add_sum(sums[i][j], part->is_first && block == 0, rule, totals + i * totals_row + j * LANES);

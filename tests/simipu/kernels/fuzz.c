@@ -155,10 +155,31 @@ static void draw_value(const struct layout *layout, int number) {
     values[number] = (struct values){data, is_half, strides[0], strides[1], strides[2]};
 }
 
+/* What the kernels do in one go: a rounding, a bias, another tensor, a Relu, and a table or a rounding to 8
+   bits. Returns the number of steps. */
+static int draw_ending(const struct layout *layout, int is_half) {
+    int count = 0, operands = (int)draw(0, 2);
+    if (one_in(2)) steps[count++] = (struct step){STEP_NONE, ROUNDED, -1, 0}, is_half = 1;
+    for (int i = 0; i < operands; i++, is_half = 1) {
+        steps[count++] = (struct step){STEP_ADD, ROUNDED, i, 0};
+        draw_value(layout, i);
+    }
+    if (one_in(2)) steps[count++] = (struct step){STEP_MAXIMUM, KEPT, -1, one_in(4) ? -0.0f : 0};
+    if (is_half && one_in(8)) {
+        draw_table(&values[operands]);
+        steps[count++] = (struct step){STEP_TABLE, KEPT, operands, 0};
+    } else if (is_half && one_in(2)) {
+        float unit = ldexpf(1, (int)draw(-12, 12));
+        steps[count++] = (struct step){one_in(2) ? STEP_F143 : STEP_F152, KEPT, -1, unit};
+    }
+    return count;
+}
+
 /* A program; `is_half`: what it begins with are halves. What wants a half gets one. */
 static struct program draw_program(const struct layout *layout, int is_half, int nan_on_overflow) {
     int count = 0, operands = 0, wanted = (int)draw(0, MAX_DRAWN_STEPS);
     memset(value_strides, 0, sizeof value_strides);
+    if (one_in(2)) wanted = 0, count = draw_ending(layout, is_half);
     for (int i = 0; i < wanted; i++) {
         struct step step = {(enum kind)draw(STEP_NONE, STEP_F152), (enum rounding)draw(KEPT, PLAIN), -1, 0};
         int is_narrow = step.kind >= STEP_TABLE;
