@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | test-tensorflow-fast | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | conformance-tensorflow | tensorflow-scripts | conformance-tensorflow | tensorflow-scripts | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | test-more | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | dist-aarch64 | bench | test-tensorflow | test-tensorflow-fast | bulk | validation | conformance | test-torch | test-torch-server | conformance-popart | conformance-poptorch | conformance-tensorflow | tensorflow-scripts | conformance-tensorflow | tensorflow-scripts | poptransformer | poptorch-programs | poptorch-operators | models-check | fuzz | test-aarch64 | test-no-vnni | row-models | random-graphs | exact-operators | fusions | popart-methods | hostile | wrong-calls | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -21,7 +21,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow test-tensorflow-fast bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow tensorflow-scripts poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server test-more deploy-tools test-deploy browser-tools test-browser soak check dist dist-check dist-aarch64 bench test-tensorflow test-tensorflow-fast bulk validation conformance test-torch test-torch-server conformance-popart conformance-poptorch conformance-tensorflow tensorflow-scripts poptransformer poptorch-programs poptorch-operators models-check fuzz test-aarch64 test-no-vnni row-models random-graphs exact-operators fusions popart-methods hostile wrong-calls exits-check mutants audit docs proto clean
 
 # The ports are looked at before the models are compiled.
 serve: .venv/server
@@ -39,9 +39,13 @@ test: test-fast test-server
 test-fast: .venv/dev
 	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
-# Besides the slow tests: all random examples, of which the fast tests try some. The tests of a file share a server, too.
+# The tests of a file share a server, too.
 test-server: .venv/dev .venv/numpy-1 models
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(server or slow or hypothesis) and not alone"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "server and not slow and not alone"
+
+# What `make test` leaves out: slow tests, all random examples, of which the fast tests try some, and tests with limits of time.
+test-more: .venv/dev .venv/numpy-1 models
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(slow or hypothesis) and not alone"
 	$(BIN)/python -m pytest -m alone
 
 # HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
@@ -186,7 +190,7 @@ test-no-vnni: .venv/dev
 
 ROW_MODELS ?= 5000
 
-# Random models for row independence, about four minutes; test-server includes a few hundred of them.
+# Random models for row independence, about four minutes; test-more includes a few hundred of them.
 row-models: .venv/dev
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS)
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS) --precision fp16

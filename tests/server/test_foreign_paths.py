@@ -13,6 +13,8 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model
 from triton_clients import infer
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("synchronous", "asynchronous", "isolated", "renamed", "linked")
 
 

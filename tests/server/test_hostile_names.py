@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tritonclient.http as httpclient
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
@@ -15,6 +16,8 @@ from sample_models import make_model
 from triton_clients import infer
 
 from .conftest import write_model
+
+pytestmark = pytest.mark.slow
 
 F = TensorProto.FLOAT
 ATTACK = (

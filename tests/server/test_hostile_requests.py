@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hostile_loads
 import hostile_models
+import pytest
 from hostile_runner import check_models, describe_growth, measure, run_cases, shared_region
 from poplar_triton.serving.server import TritonServer
+
+pytestmark = pytest.mark.slow
 
 
 def test_each_hostile_request_gets_one_answer_and_sound_ones_the_right_one(tmp_path, monkeypatch):

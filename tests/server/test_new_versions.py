@@ -15,6 +15,8 @@ from poprt.triton.model_folder import publish_version
 from triton_clients import phases, traffic, wait_for_all
 from waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")
 

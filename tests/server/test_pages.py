@@ -49,6 +49,7 @@ def test_commands_of_a_page_run(block: Block, folder, ports):
     block.run(folder, ENVIRONMENT, ports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "made"), [("tutorial", "report.html"), ("popart", "y.npy")])
 def test_a_tutorial_runs_from_its_first_command_to_its_last(page, made, tmp_path, tmp_path_factory):
     http_port, grpc_port, metrics_port = choose_ports(3)

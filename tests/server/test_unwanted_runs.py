@@ -9,6 +9,8 @@ from poplar_triton.serving.server import TritonServer
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.slow
+
 GIVE_UP_SECONDS = 3.0
 
 

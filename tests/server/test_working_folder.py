@@ -18,6 +18,8 @@ from sample_models import linear_model
 from server_processes import TfServing
 from triton_clients import infer
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 IMPORTS = """
 import json, sys

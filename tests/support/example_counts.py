@@ -1,7 +1,7 @@
 """How many random examples hypothesis tries.
 
 The environment variable EXAMPLES is a factor of all counts: 0.2 in the fast tests, whose tests of
-this kind `make test-server` repeats with 1; 50 for a search of an hour.
+this kind `make test-more` repeats with 1; 50 for a search of an hour.
 """
 
 from __future__ import annotations

@@ -301,6 +301,7 @@ def test_a_model_of_this_toolkit_runs_as_it_is(place, capsys, compile_popef):
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_the_written_repository_answers_as_onnx_runtime_does(place, capsys):
     for index, framework in enumerate(FRAMEWORKS):
         model = dense_model(16 + index, 8, index)

@@ -263,6 +263,7 @@ def test_a_deadline_ends_in_tritons_queue(server, client):
         assert future.result(PATIENCE_SECONDS).outputs.keys() == {"y"}
 
 
+@pytest.mark.slow
 def test_a_triton_that_is_away_is_unavailable_until_it_is_back(repository, tmp_path):
     (port,) = choose_ports(1)
     with (
@@ -285,6 +286,7 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
+@pytest.mark.slow
 def test_both_ways_over_tls(repository, certificate, tmp_path):
     key, chain = certificate
     mutual = [

@@ -14,7 +14,7 @@ from hostile_tfserving import KINDS, describe_growth, measure, run_cases
 from poplar_triton.serving.server import TritonServer
 from server_processes import TfServing
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 WARM_UP, BLOCK = 8 * len(KINDS), 3 * len(KINDS)
 STARTS = range(WARM_UP, 20 * len(KINDS), BLOCK)
 

@@ -14,7 +14,7 @@ import repository
 from poplar_triton.serving.server import TritonServer
 from server_processes import TfServing
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 MODELS = ("document_orientation", "magika", "sentence_similarity", "text_recognition")
 SECONDS = 0.2
 
