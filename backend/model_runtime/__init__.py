@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from model_runtime.public import *  # noqa: F403
     from model_runtime.public import DIRECTIONS as DIRECTIONS
     from model_runtime.public import FusedRequests as FusedRequests
+    from model_runtime.public import JoinChoice as JoinChoice
     from model_runtime.public import Promise as Promise
     from model_runtime.public import RunCost as RunCost
     from model_runtime.public import ServingThread as ServingThread

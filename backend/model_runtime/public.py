@@ -31,9 +31,10 @@ from model_runtime.queues import OutputSlot as OutputSlot
 from model_runtime.queues import QueueManager as QueueManager
 from model_runtime.request_flow import RequestFlow as RequestFlow
 from model_runtime.request_flow import RequestTracepoint as RequestTracepoint
-from model_runtime.request_flow import compute_joined as compute_joined
-from model_runtime.request_flow import is_retried_alone as is_retried_alone
-from model_runtime.request_flow import take_next_run as take_next_run
+from model_runtime.request_joining import JoinChoice as JoinChoice
+from model_runtime.request_joining import compute_joined as compute_joined
+from model_runtime.request_joining import is_retried_alone as is_retried_alone
+from model_runtime.request_joining import take_next_run as take_next_run
 from model_runtime.runner import ConstTensorMemoryView as ConstTensorMemoryView
 from model_runtime.runner import InputMemory as InputMemory
 from model_runtime.runner import InputMemoryView as InputMemoryView

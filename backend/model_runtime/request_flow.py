@@ -1,10 +1,8 @@
 """Life of a request in a session: enqueued, joined into runs, answered in order, each exactly once.
 
-The rules of requests that share runs are here only: which requests share one, how their rows are
-joined and the outputs split, and the outcome of each request after a failure. A failed run affects
-only the requests that had rows in it, unless the device is lost for good. Requests wait for each
-other in the queues (queues.py), in TensorFlow Serving's batcher, or in the open run of a
-PackRunner; those decide for how long.
+A failed run affects only the requests that had rows in it, unless the device is lost for good.
+Requests wait for each other in the queues (queues.py), in TensorFlow Serving's batcher, or in the
+open run of a PackRunner; those decide for how long.
 
 Tracepoints record when each request arrived, began and ended. The real library's names are not
 public, except for the size of the buffer and that nothing is recorded unless
@@ -15,16 +13,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-import numpy as np
-from simipu import FORKS, WATCHDOG, RunCancelledError, RunError
+from simipu import FORKS, WATCHDOG
 
 from model_runtime.errors import StoppedError
 from model_runtime.queues import Callback, Done, OutputBuffer, QueueManager, store_rows
+from model_runtime.request_joining import STOPPED, Outcome, Rows, compute_after_failure
 from model_runtime.session import Session
 from model_runtime.shutdown import ServingThread
 from popef._tools.arrays import Array
@@ -81,126 +79,6 @@ class RequestTracepoints:
         return list(self._ended.copy())
 
 
-Rows = Mapping[str, Array]
-"""Rows by anchor."""
-Outcome = dict[str, Array] | Exception
-"""Outputs of a request by anchor, or its error."""
-STOPPED = "the session was stopped before the request was computed"
-Waiting = TypeVar("Waiting")
-
-
-class Request(Protocol):
-    """Part of a request that this module uses."""
-
-    @property
-    def inputs(self) -> Rows:
-        """Inputs by anchor, rows first."""
-
-
-def take_next_run(
-    waiting: deque[Waiting], max_rows: int, count_rows: Callable[[Waiting], int], rows: int = 0
-) -> list[Waiting]:
-    """Take the oldest requests from `waiting` until their rows fill a run.
-
-    Args:
-        waiting: the waiting requests, the oldest first.
-        max_rows: number of rows of a run. No request is split, so the last may exceed it.
-        count_rows: function that returns the rows of a request.
-        rows: number of rows that are in the run already.
-
-    Returns:
-        The requests.
-    """
-    run = []
-    while waiting and rows < max_rows:
-        run.append(waiting.popleft())
-        rows += count_rows(run[-1])
-    return run
-
-
-def compute_joined(
-    session: Session,
-    requests: Sequence[Request],
-    ready_ns: int | None = None,
-    out: Rows | None = None,
-) -> Iterable[Outcome]:
-    """Run requests with their rows joined into as few runs as possible.
-
-    Args:
-        session: the session that runs them.
-        requests: the requests, at least one.
-        ready_ns: see Session.run.
-        out: see Session.run; for a single request only.
-
-    Returns:
-        The outcome of each request. Every error is the outcome of a request.
-    """
-    if session.runs_alone or not requests[0].inputs:
-        return [_compute_one(session, request, ready_ns) for request in requests]
-    try:
-        if len(requests) == 1:
-            return (session.run(requests[0].inputs, ready_ns, out),)
-        outputs = session.run(_join_rows(requests), ready_ns)
-    except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
-        return compute_after_failure(session, requests, error)
-    return _split_rows(outputs, requests)
-
-
-def is_retried_alone(error: BaseException | None, num_requests: int) -> bool:
-    """Return whether each request of a failed run is run again, alone, so that only invalid
-    requests fail.
-
-    This is so if the run rejected values, which may be those of one of several requests.
-    """
-    return isinstance(error, RunError) and num_requests > 1
-
-
-def compute_after_failure(
-    session: Session, requests: Sequence[Request], error: Exception
-) -> Iterator[Outcome]:
-    """Yield the outcome of each request that had rows in the run that failed with `error`.
-
-    A request that is retried alone is run from its first row. After the session is stopped nothing
-    is run again.
-    """
-    again = is_retried_alone(error, len(requests))
-    # The time of the failed run is not held against the CPU: a chip would have taken it too.
-    ready_ns = time.perf_counter_ns()
-    for request in requests:
-        yield _compute_again(session, request, ready_ns) if again else error
-
-
-def _compute_again(session: Session, request: Request, ready_ns: int) -> Outcome:
-    outcome = (
-        StoppedError(STOPPED) if session.is_stopped else _compute_one(session, request, ready_ns)
-    )
-    return StoppedError(STOPPED) if isinstance(outcome, RunCancelledError) else outcome
-
-
-def _compute_one(session: Session, request: Request, ready_ns: int | None) -> Outcome:
-    try:
-        return session.run(request.inputs, ready_ns)
-    except Exception as error:  # noqa: BLE001  as above
-        return error
-
-
-def _join_rows(requests: Sequence[Request]) -> Rows:
-    """Join the rows of several requests, one after the other."""
-    return {
-        anchor: np.concatenate([request.inputs[anchor] for request in requests])
-        for anchor in requests[0].inputs
-    }
-
-
-def _split_rows(outputs: Rows, requests: Sequence[Request]) -> Iterator[Outcome]:
-    """Yield the rows of each request, without a copy."""
-    start = 0
-    for request in requests:
-        end = start + len(next(iter(request.inputs.values())))
-        yield {anchor: array[start:end] for anchor, array in outputs.items()}
-        start = end
-
-
 @dataclass(slots=True, eq=False)
 class _Request:
     inputs: Mapping[str, Array]
@@ -210,6 +88,7 @@ class _Request:
     done: Done
     owner: Any
     first_row: int = 0
+    memory: Rows | None = None
 
     def finish(self, outcome: Outcome) -> None:
         """Answer with all rows of all outputs, or with the error."""

@@ -325,6 +325,8 @@ class Session(CompiledModel):
         inputs: Mapping[str, Array],
         ready_ns: int | None = None,
         out: Mapping[str, Array] | None = None,
+        *,
+        counts: bool = True,
     ) -> dict[str, Array]:
         """Run the main programs on the caller's rows, without handlers and queues, as often as
         needed (our addition).
@@ -337,6 +339,8 @@ class Session(CompiledModel):
                 time.perf_counter_ns; None means now.
             out: contiguous memory for the outputs, of the shapes and dtypes of the result, which
                 may be used: then the result has these arrays.
+            counts: whether the observer is called; if not, the rows are a part of a run, which
+                `count_run` counts.
 
         Returns:
             An array of shape (rows, *row shape) for each user output anchor.
@@ -361,7 +365,26 @@ class Session(CompiledModel):
         work: Work = []
         for index, sources, names in self.plan:
             work.append((index, list(map(find, sources)), names))
-        return self._run(work, rows, ready_ns, out=out)
+        return self._run(work, rows, ready_ns, out=out, counts=counts)
+
+    def may_divide(self, rows: int) -> bool:
+        """Return whether the CPU may compute so many rows of one run in parts (our addition).
+
+        Args:
+            rows: number of rows.
+        """
+        is_plain = not self._config.paced and not self.branch_costs
+        return is_plain and not self.row_dependence and rows <= self.rows_per_run
+
+    def count_run(self, start_ns: int, rows: int) -> None:
+        """Call the observer for a run whose rows were computed in parts (our addition).
+
+        Args:
+            start_ns: start of the first part, on the clock of time.perf_counter_ns.
+            rows: number of rows of all parts.
+        """
+        if self.observer is not None:
+            self.observer(start_ns, time.perf_counter_ns(), rows, 0, self.run_cost)
 
     def check_rows(self, rows: int) -> None:
         """Check that a request may have so many rows (our addition).
@@ -436,9 +459,11 @@ class Session(CompiledModel):
         ready_ns: int | None,
         to_streams: bool = False,
         out: Mapping[str, Array] | None = None,
+        *,
+        counts: bool = True,
     ) -> dict[str, Array]:
-        """Run each main program once on its rows. This is the only place that counts a run or
-        detects a lost device.
+        """Run each main program once on its rows. This is the only place that detects a lost
+        device.
 
         Returns:
             The outputs by anchor; empty if they go to handlers and queues.
@@ -466,7 +491,7 @@ class Session(CompiledModel):
             if not self._config.auto_reset:
                 self.lost = error
             raise
-        if self.observer is not None:
+        if counts and self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns, self.run_cost)
         return outputs
 

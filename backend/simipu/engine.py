@@ -366,7 +366,7 @@ class _LoadedMain:
         self._name = program.name
         self._input_names = [stream.tensor for stream in self.inputs]
         self._output_names = [stream.tensor for stream in self.outputs]
-        self._row_shapes = [self._row_shape(stream) for stream in self.inputs]
+        self._expected = [(stream, stream.dtype, self._row_shape(stream)) for stream in self.inputs]
         # Facts that are checked after each run, in the form that is fastest to compare. The axis of
         # the batch is None without a batch.
         self._given = [
@@ -405,14 +405,15 @@ class _LoadedMain:
         RunError if inputs differ in their rows, or if one has another shape or type than its
         stream."""
         rows = 0 if self.inputs else 1
-        for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
-            if rows and len(value) != rows:
+        for (stream, dtype, row_shape), value in zip(self._expected, values, strict=True):
+            shape, value_dtype = value.shape, value.dtype
+            if rows and shape[0] != rows:
                 raise RunError(
                     f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it "
                     f"{rows}; give the same number of rows to every input"
                 )
-            rows = len(value)
-            if value.shape[1:] != row_shape or value.dtype != stream.dtype:
+            rows = shape[0]
+            if shape[1:] != row_shape or (value_dtype is not dtype and value_dtype != dtype):
                 raise _mismatch(stream, value, (rows, *row_shape))
         return rows
 

@@ -58,6 +58,8 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _CPU = 1
 """kDLCPU, DLPack's number of the CPU."""
+CPU_DEVICE = (_CPU, 0)
+"""Type and number of the device of all tensors."""
 
 
 def to_capsule(array: Array) -> Any:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from model_runtime import (
+    JoinChoice,
     ModelRuntimeError,
     OutputSlot,
     QueueManager,
@@ -101,6 +102,7 @@ class ModelInstanceState:
             is_cancelled,
             drains=model_state.parameters.drain_backlog,
         )
+        self._join_choice = JoinChoice()
         self._is_paced = model_state.parameters.sim_timing == "paced"
         timeout_ns = model_state.parameters.timeout_ns
         self._adapts_timeout = timeout_ns is None and respond is not None and not self._is_paced
@@ -187,21 +189,19 @@ class ModelInstanceState:
         self,
         requests: Sequence[Request],
         is_part: bool = False,
-        out: Mapping[str, Array] | None = None,
     ) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
 
         Their rows are joined here without the queues, because no other call can add to them
         meanwhile. `is_part` means that they are a part of one call from Triton, as `split` makes
-        it. `out` is memory by anchor that the outputs of a single request may be written to.
+        it.
         """
-        arrived_ns = time.perf_counter_ns()
-        self._admission.judge_sample()
-        waiting, watched = self._admission.admit(requests, is_part)
-        self._run(waiting, out)
-        self._admission.judge(watched)
-        self._count(requests)
-        self._report(requests, arrived_ns)
+        arrived_ns, admission = time.perf_counter_ns(), self._admission
+        admission.judge_sample()
+        waiting, watched = admission.admit(requests, is_part)
+        self._run(waiting)
+        admission.judge(watched)
+        self._report(requests, arrived_ns, self._count(requests))
 
     def split(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
         """Return the parts of one call from Triton, which are computed and answered one after the
@@ -222,8 +222,8 @@ class ModelInstanceState:
             return True
         return flow.queues.waits_for_more(sum(map(self._admission.count_rows, requests)))
 
-    def _run(self, requests: Sequence[Request], out: Mapping[str, Array] | None) -> None:
-        """Compute requests that have no error; `out` as for `execute`."""
+    def _run(self, requests: Sequence[Request]) -> None:
+        """Compute requests that have no error."""
         if not requests:
             return
         if self._delay_seconds:
@@ -233,7 +233,7 @@ class ModelInstanceState:
             request.started_ns = started_ns
         self._running = requests
         try:
-            outcomes = list(compute_joined(self.session, requests, started_ns, out))
+            outcomes = list(compute_joined(self.session, requests, started_ns, self._join_choice))
         finally:
             with self._running_lock:  # whoever asks for a client must not use a request afterwards
                 self._running = ()
@@ -378,14 +378,15 @@ class ModelInstanceState:
         self._respond(request)
         collection.answered()
 
-    def _count(self, requests: Sequence[Request]) -> None:
+    def _count(self, requests: Sequence[Request]) -> int:
         """Note answered requests, for `read_statistics` to count: to count one takes longer than to
-        note it."""
+        note it. Return the time."""
         now_ns, note = time.perf_counter_ns(), self._answered.append
         for request in requests:
             note((request.arrived_ns, request.started_ns, now_ns, request.error_kind))
         if len(self._answered) >= MAX_UNCOUNTED:
             self._count_answered()
+        return now_ns
 
     def _observe_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
@@ -411,9 +412,8 @@ class ModelInstanceState:
         }
         self.trace.add_slice("run", start_ns, end_ns, args)
 
-    def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
+    def _report(self, requests: Sequence[Request], arrived_ns: int, now_ns: int) -> None:
         """Record how long a call's requests took, once the last one is answered."""
-        now_ns = time.perf_counter_ns()
         self._statistics.execution_ns += now_ns - arrived_ns
         if self.trace is not None:
             rows = sum(request.batch_size for request in requests)
@@ -428,7 +428,7 @@ class RequestCollection:
     """Requests of one call to `submit`; the last answer reports how long they took."""
 
     def __init__(
-        self, requests: Sequence[Request], report: Callable[[Sequence[Request], int], None]
+        self, requests: Sequence[Request], report: Callable[[Sequence[Request], int, int], None]
     ) -> None:
         self.arrived_ns = time.perf_counter_ns()
         self._report = report
@@ -442,7 +442,7 @@ class RequestCollection:
             self._num_unanswered -= 1
             last = not self._num_unanswered
         if last:
-            self._report(self._requests, self.arrived_ns)
+            self._report(self._requests, self.arrived_ns, time.perf_counter_ns())
 
 
 def _are_same(requests: Sequence[Request], others: Sequence[Request]) -> bool:

@@ -38,6 +38,7 @@ class Request:
         "expires_ns",
         "inputs",
         "is_partial",
+        "memory",
         "reply",
         "started_ns",
         "wants_all",
@@ -61,6 +62,8 @@ class Request:
         self.error_kind = ""
         self.batch_size = 0 if state.inputs else 1
         self.inputs: dict[str, Array] = {}
+        self.memory: Mapping[str, Array] | None = None
+        """Memory for the outputs by anchor, which may be used."""
         self._wanted: Collection[str] = requested or state.outputs
         self.wants_all = not requested or set(state.outputs) <= {*requested}
         """Whether all outputs of the model are requested."""

@@ -71,7 +71,8 @@ class TensorPool:
 
     def take(self, requests: Sequence[Request]) -> list[ResponseTensors | None]:
         """Return tensors for the responses to the requests of a call, or None for responses that
-        have to be made of new ones. Tensors of the calls before it are free."""
+        have to be made of new ones. Give the requests their memory. Tensors of the calls before it
+        are free."""
         taken_tensors: list[ResponseTensors | None] = []
         num_used: dict[int, int] = {}
         for request in requests:
@@ -84,6 +85,7 @@ class TensorPool:
                     self.clear()
                     return [None] * len(requests)
                 num_used[rows] = number + 1
+                request.memory = tensors.rows
             taken_tensors.append(tensors)
         return taken_tensors
 
@@ -92,9 +94,11 @@ class TensorPool:
         one, unless they are too large."""
         num_bytes = sum(array.nbytes + OVERHEAD_BYTES for array in outputs.values())
         has_room = num_bytes <= MAX_KEPT_BYTES and all(array.size for array in outputs.values())
-        if not request.wants_all or not has_room:
+        is_full = self._num_bytes + num_bytes > MAX_KEPT_BYTES
+        # Tensors for other numbers of rows may no longer be needed.
+        if not request.wants_all or not has_room or (is_full and request.batch_size in self._kept):
             return list(map(self._make, outputs, outputs.values()))
-        if self._num_bytes + num_bytes > MAX_KEPT_BYTES:
+        if is_full:
             self.clear()
         self._num_bytes += num_bytes
         # A view of joined rows would keep them all.

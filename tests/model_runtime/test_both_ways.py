@@ -17,8 +17,8 @@ from model_runtime import (
     Session,
     SessionConfig,
     StoppedError,
+    compute_joined,
 )
-from model_runtime.request_flow import compute_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
 from waiting import PATIENCE_SECONDS
@@ -35,7 +35,7 @@ def patch_time(monkeypatch):
     return fake
 
 
-MODULES = ("session", "queues", "request_flow")
+MODULES = ("session", "queues", "request_flow", "request_joining")
 
 
 class ByCall:
@@ -47,7 +47,11 @@ class ByCall:
     def ask(self, requests):
         """Return the outcome of each request."""
         return list(
-            compute_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0)
+            compute_joined(
+                self.session,
+                [SimpleNamespace(inputs=inputs, memory=None) for inputs in requests],
+                0,
+            )
         )
 
     def close(self):

@@ -6,8 +6,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_runtime import StoppedError
-from model_runtime.request_flow import is_retried_alone, take_next_run
+from model_runtime import StoppedError, is_retried_alone, take_next_run
 from simipu import DeviceLostError, RunError
 
 ROWS = st.lists(st.integers(1, 9), max_size=12)

@@ -50,8 +50,7 @@ class Server:
     def answer(self, batches, requested=(), *, sends=True):
         requests = [Request(self.instance.model_state, {"x": x}, requested) for x in batches]
         kept = self.pool.take(requests)
-        out = kept[0].rows if kept[0] is not None and len(kept) == 1 else None
-        self.instance.execute(requests, out=out)
+        self.instance.execute(requests)
         responses = [
             found.fill(request.outputs()) if found else self._make(request)
             for request, found in zip(requests, kept, strict=True)
