@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from poplar_triton.serving.repository import check_repository, find_repository
 Command = Callable[[argparse.Namespace], int]
 Commands = argparse._SubParsersAction  # noqa: SLF001  what add_subparsers returns has no other name
 Add = Callable[..., Parser]
-"""Function that adds the parser of a command: `_add` with the command's name."""
+"""Function that adds the parser of a command: `_add` with the command's name and text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,16 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     own, triton_options = words[:end], words[end + 1 :]
-    called = [word for word in own[:1] if word in _COMMANDS]
+    called = [word for word in own if word in _COMMANDS][:1]
     if called and called[0] not in _SERVERS:
         from poprt.terminal import configure_logging
 
         configure_logging("poplar-triton", "WARNING")
-    parser = make_parser(called)
+    parser = make_parser(called if called or own in _LISTINGS else None)
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
     return run(parser, own, (CommandError, *(() if called == ["serve"] else _find_model_errors())))
 
 
+_LISTINGS = ([], ["-h"], ["--help"])
+"""Words that need no command's arguments."""
 _SERVERS = ("serve", "tfserving")
 """Commands that have a log of their own."""
 
@@ -132,8 +134,9 @@ def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
     return seconds
 
 
-def make_parser(names: Iterable[str] = ()) -> Parser:
-    """Return the parser of these commands, or of all."""
+def make_parser(names: Container[str] | None = None) -> Parser:
+    """Return the parser of all commands. Those of the commands that are not among `names` (None:
+    all) have no arguments, and their modules are not imported."""
     parser = Parser(
         prog="poplar-triton",
         description="Serve PopEF models on Triton, on a simulated IPU.",
@@ -145,14 +148,16 @@ def make_parser(names: Iterable[str] = ()) -> Parser:
         ),
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in names or _COMMANDS:
-        _COMMANDS[name](partial(_add, commands, name))
+    for name, (text, add_command) in _COMMANDS.items():
+        if names is None or name in names:
+            add_command(partial(_add, commands, name, text))
+        else:
+            commands.add_parser(name, help=text)
     return parser
 
 
 def _add_serve(add: Add) -> None:
-    text = "start a tritonserver on a model repository and supervise it"
-    serve = add(serve_command.run, text, serve_command.EXAMPLES, serve_command.EPILOG)
+    serve = add(serve_command.run, serve_command.EXAMPLES, serve_command.EPILOG)
     serve_command.add_arguments(serve)
     _add_server_options(serve, find_repository, (8000, 8001, 8002))
 
@@ -160,23 +165,20 @@ def _add_serve(add: Add) -> None:
 def _add_tfserving(add: Add) -> None:
     from poplar_triton.tfserving import command
 
-    text = "serve models to TensorFlow Serving clients, over gRPC and REST"
-    command.add_arguments(add(command.run, text, command.EXAMPLES, command.EPILOG))
+    command.add_arguments(add(command.run, command.EXAMPLES, command.EPILOG))
 
 
 def _add_demo(add: Add) -> None:
-    text = "serve the example models, query them and compare the answers with ONNX Runtime"
     examples = ("poplar-triton demo model_repository",)
-    _add_server_options(add(_demo, text, examples), Path, (0, 0, 0))
+    _add_server_options(add(_demo, examples), Path, (0, 0, 0))
 
 
 def _add_build(add: Add) -> None:
-    text = "compile the models of a repository that have a recipe.json"
     examples = (
         "poplar-triton build model_repository",
         "poplar-triton build model_repository --only magika --force",
     )
-    make = add(_build, text, examples)
+    make = add(_build, examples)
     repository_help = "folder of model folders, some of which have a recipe.json"
     make.add_path(
         "model_repository",
@@ -195,15 +197,13 @@ def _add_build(add: Add) -> None:
 def _add_profile(add: Add) -> None:
     from poplar_triton.profile import command
 
-    text = "estimate a model's time and memory on the chip (modelled)"
-    command.add_arguments(add(command.run, text, command.EXAMPLES))
+    command.add_arguments(add(command.run, command.EXAMPLES))
 
 
 def _add_compare(add: Add) -> None:
     from poplar_triton.compare import command
 
-    text = "compare chips (modelled) with this machine (measured): speed, energy and cost"
-    compare = add(command.run, text, command.EXAMPLES)
+    compare = add(command.run, command.EXAMPLES)
     compare.surplus_advice = "did you mean poplar-triton profile MODEL --compare {word}?"
     command.add_arguments(compare)
 
@@ -211,27 +211,23 @@ def _add_compare(add: Add) -> None:
 def _add_tune(add: Add) -> None:
     from poplar_triton.tune import command
 
-    text = "find the fastest configuration of a model on this machine: engine, threads, instances"
-    command.add_arguments(add(command.run, text, command.EXAMPLES))
+    command.add_arguments(add(command.run, command.EXAMPLES))
 
 
 def _add_export(add: Add) -> None:
     from poplar_triton.export import command
 
-    text = "write a model for Triton's onnxruntime or openvino backend, or as plain ONNX"
-    command.add_arguments(add(command.run, text, command.EXAMPLES))
+    command.add_arguments(add(command.run, command.EXAMPLES))
 
 
 def _add_migrate(add: Add) -> None:
     from poplar_triton.migrate import command
 
-    text = "find the graphs of a repository of a real IPU, and write one that serves without it"
-    command.add_arguments(add(command.run, text, command.EXAMPLES))
+    command.add_arguments(add(command.run, command.EXAMPLES))
 
 
 def _add_install(add: Add) -> None:
-    text = "install the backend into an existing Triton server"
-    put = add(_install, text, ("poplar-triton install /opt/tritonserver/backends",))
+    put = add(_install, ("poplar-triton install /opt/tritonserver/backends",))
     put.add_path(
         "backends_dir",
         folder=True,
@@ -243,32 +239,46 @@ def _add_install(add: Add) -> None:
 
 
 def _add_doctor(add: Add) -> None:
-    text = "check this machine's prerequisites for the embedded server"
-    look = add(_doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
+    look = add(_doctor, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
 
 
-_COMMANDS: dict[str, Callable[[Add], None]] = {
-    "serve": _add_serve,
-    "tfserving": _add_tfserving,
-    "demo": _add_demo,
-    "build": _add_build,
-    "profile": _add_profile,
-    "compare": _add_compare,
-    "tune": _add_tune,
-    "export": _add_export,
-    "migrate": _add_migrate,
-    "install": _add_install,
-    "doctor": _add_doctor,
+_COMMANDS: dict[str, tuple[str, Callable[[Add], None]]] = {
+    "serve": ("start a tritonserver on a model repository and supervise it", _add_serve),
+    "tfserving": ("serve models to TensorFlow Serving clients, over gRPC and REST", _add_tfserving),
+    "demo": (
+        "serve the example models, query them and compare the answers with ONNX Runtime",
+        _add_demo,
+    ),
+    "build": ("compile the models of a repository that have a recipe.json", _add_build),
+    "profile": ("estimate a model's time and memory on the chip (modelled)", _add_profile),
+    "compare": (
+        "compare chips (modelled) with this machine (measured): speed, energy and cost",
+        _add_compare,
+    ),
+    "tune": (
+        "find the fastest configuration of a model on this machine: engine, threads, instances",
+        _add_tune,
+    ),
+    "export": (
+        "write a model for Triton's onnxruntime or openvino backend, or as plain ONNX",
+        _add_export,
+    ),
+    "migrate": (
+        "find the graphs of a repository of a real IPU, and write one that serves without it",
+        _add_migrate,
+    ),
+    "install": ("install the backend into an existing Triton server", _add_install),
+    "doctor": ("check this machine's prerequisites for the embedded server", _add_doctor),
 }
-"""Functions that each add a parser, in the order of the help."""
+"""What each command does, and the function that adds its arguments, in the order of the help."""
 
 
 def _add(
     commands: Commands[Parser],
     name: str,
-    run: Command,
     text: str,
+    run: Command,
     examples: Sequence[str],
     epilog: str | None = None,
 ) -> Parser:

@@ -111,7 +111,7 @@ def test_completing_loads_no_native_runtime(folder):
         "import sys, pathlib; from triton_poplar.model_state import "
         f"complete_config;complete_config({{}}, pathlib.Path({str(folder)!r}));print([name for "
         "name in ('onnxruntime', 'onnx', 'google.protobuf', 'model_runtime', 'simipu.engine', "
-        "'asyncio', 'tempfile') if name in sys.modules])"
+        "'asyncio', 'tempfile', 'simipu.accelerators', 'difflib') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -389,15 +389,27 @@ LARGE = (
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the embedded server has no stub for it")
 def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
     """Those modules once cost the supervisor 98 MiB of memory."""
+    output, errors = run_and_find_large(["serve", str(tmp_path / "none")])
+    assert (output, "No such file" in errors) == ("[]", True)
+
+
+def test_the_list_of_commands_imports_nothing_that_computes_or_reads_models():
+    output, errors = run_and_find_large(["--help"])
+    assert ("tfserving" in output, output.splitlines()[-1], errors) == (True, "[]", "")
+
+
+def run_and_find_large(words):
+    """Run the command in a process of its own. Return its output, with the large modules that it
+    imported in the last line, and its errors."""
     program = (
-        "import sys; from poplar_triton.cli import main; "
-        f"main({['serve', str(tmp_path / 'none')]}); "
+        "import sys; from poplar_triton.cli import main\n"
+        f"try: main({words})\n"
+        f"finally: print([name for name in {LARGE} if name in sys.modules])"
     )
-    program += f"print([name for name in {LARGE} if name in sys.modules])"
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
-    assert (ended.stdout, "No such file" in ended.stderr) == ("[]\n", True)
+    return ended.stdout.strip(), ended.stderr
 
 
 @pytest.mark.parametrize("first", ["serve", "tfserving", "profile", "doctor", "--help", "nothing"])
