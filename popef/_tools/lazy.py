@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 PUBLIC = "public"
 """Name of the module that imports the public names of a package and lists them in `__all__`."""
 
-_UNUSED_OF_PROTOBUF = "internal.python_message", "json_format", "text_format"
-"""Modules of protobuf that onnx and protobuf itself import, and that few programs use: its
-implementation in Python, and its messages as text."""
+_UNUSED_OF_PROTOBUF = (
+    "google.protobuf.internal.python_message",
+    "google.protobuf.json_format",
+    "google.protobuf.text_format",
+    "calendar",
+)
+"""Modules that protobuf or onnx imports for protobuf's messages, and that few programs use:
+protobuf's implementation in Python, messages as text, and times."""
 
 _IMPORT = r"^from (\S+) import (?:\(\n    )?(\w+) as \2(?:,\n\))?$"
 
@@ -82,9 +87,9 @@ def stand_in(name: str, **sources: str) -> None:
 
 
 def leave_out_protobuf() -> None:
-    """Import those parts of protobuf that few programs use when they are used."""
+    """Import what few programs use of protobuf, or by it, when it is used."""
     for name in _UNUSED_OF_PROTOBUF:
-        stand_in(f"google.protobuf.{name}")
+        stand_in(name)
 
 
 def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -99,7 +99,10 @@ from google.protobuf.internal import api_implementation
 assert api_implementation.Type() == "{type}"
 model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
 assert onnx.ModelProto.FromString(model.SerializeToString()) == model
-from google.protobuf import json_format, text_format
+import calendar
+from google.protobuf import json_format, text_format, timestamp_pb2
+assert "timegm" not in vars(calendar)
+assert timestamp_pb2.Timestamp(seconds=3).ToJsonString() == "1970-01-01T00:00:03Z"
 from google.protobuf.internal import python_message
 used = [module.__name__ for module in (json_format, text_format) if "Parse" in vars(module)]
 assert ("GeneratedProtocolMessageType" in vars(python_message)) == ("{type}" == "python")
