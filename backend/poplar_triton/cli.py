@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(parser, own, (CommandError, *(() if called == ["serve"] else _find_model_errors())))
 
 
-_LISTINGS = ([], ["-h"], ["--help"])
+_LISTINGS: tuple[list[str], ...] = ([], ["-h"], ["--help"])
 """Words that need no command's arguments."""
 _SERVERS = ("serve", "tfserving")
 """Commands that have a log of their own."""

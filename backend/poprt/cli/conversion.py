@@ -35,7 +35,7 @@ from poprt.option_table import OPTIONS
 from poprt.options import COMPILER_OPTIONS, CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.shapes.inputs import OPEN_SIZE, has_fixed_batch
-from poprt.performance.model_profile import describe_arithmetic, find_precision, make_profile
+from poprt.performance import describe_arithmetic, find_precision
 from poprt.triton.model_folder import ModelFolder, NewVersion, write_executable
 
 _DTYPES = {"float": "float32", "double": "float64"}
@@ -152,7 +152,7 @@ def _convert(
     if report is not None:
         print_line(f"wrote {report / 'profile.json'} and profile.pop")
     if options.show_profile:
-        from poprt.performance.table import print_profile
+        from poprt.performance import make_profile, print_profile
         from poprt.terminal import make_console
 
         for model_options, (model, _) in zip(all_options, conversions, strict=True):

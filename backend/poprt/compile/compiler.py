@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import TensorProto
@@ -39,10 +40,12 @@ from poprt.compile.steps import STEPS, Compilation, Member, cost_options, take_s
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes.precision.floats import is_half
-from poprt.performance.model_profile import Profile, make_profile
 from poprt.rewrite.explanations import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
+
+if TYPE_CHECKING:  # few compilations write a profile
+    from poprt.performance import Profile
 
 _WHOLE = 100
 """Total that `compilation_progress_logger` receives, as in the real tool."""
@@ -240,6 +243,8 @@ def profile_executable(
     Returns:
         A profile for each model: a fused executable has several.
     """
+    from poprt.performance import make_profile
+
     main = compiled.executable.program(MAIN_PROGRAM)
     places = {} if placed is None else read_places(placed.graph)
     profiles = []

@@ -7,12 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simipu import CompileError
 
 from popef._tools.variables import ENGINE_OPTIONS, read_options
 from poprt.options import CompilerOptions
-from poprt.performance.model_profile import Profile
+
+if TYPE_CHECKING:  # few compilations write a profile
+    from poprt.performance import Profile
 
 DEFAULT_NAME = "inference"
 """Folder of a profile: PopART's default for the name of a session."""

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from poprt.performance.kinds import TRANSFORMERS as TRANSFORMERS
 from poprt.performance.kinds import kind_of as kind_of
 from poprt.performance.model_profile import Profile as Profile
-from poprt.performance.model_profile import describe_arithmetic as describe_arithmetic
-from poprt.performance.model_profile import find_precision as find_precision
 from poprt.performance.model_profile import make_profile as make_profile
+from poprt.performance.precisions import describe_arithmetic as describe_arithmetic
+from poprt.performance.precisions import find_precision as find_precision
 from poprt.performance.table import add_row as add_row
 from poprt.performance.table import describe_error as describe_error
 from poprt.performance.table import describe_macs as describe_macs
