@@ -41,12 +41,12 @@ test-fast: .venv/dev
 
 # The tests of a file share a server, too.
 test-server: .venv/dev .venv/numpy-1 models
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "server and not slow and not alone"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "server and not slow and not timed"
 
 # What `make test` leaves out: slow tests, all random examples, of which the fast tests try some, and tests with limits of time.
 test-more: .venv/dev .venv/numpy-1 models
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(slow or hypothesis) and not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(slow or hypothesis) and not timed"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m timed
 
 # HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
 deploy-tools: .venv/deploy

@@ -43,7 +43,7 @@ from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, linear_model, make_model
 from waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 MODES = ["sync", "async"]
 PROTOCOLS = ["http", "grpc"]

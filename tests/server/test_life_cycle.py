@@ -49,7 +49,7 @@ from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 in_both_modes = pytest.mark.parametrize("mode", MODES)
 

@@ -20,7 +20,7 @@ from fleet.servers import Server
 from server_processes import STOP_SECONDS
 from waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 PIPE_BYTES = 4096
 MODEL = Model("several")

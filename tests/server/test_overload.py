@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 REQUEST = service_pb2.ModelInferRequest(
     model_name="slow",

@@ -16,7 +16,7 @@ from fleet.models import Model, write_version
 from fleet.servers import Server
 from waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 SOUND, SLOW = Model("sound"), Model("slow")
 DELAY = 'parameters { key: "creation_delay_sec" value { string_value: "4" } }\n'

@@ -28,7 +28,7 @@ from server_processes import STOP_SECONDS
 from triton_clients import read_metric
 from waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 SEVERAL = Model("several", instances=2)
 OTHER = Model("other")
