@@ -29,6 +29,7 @@ import popef
 from popef._tools.arrays import Array
 from triton_poplar.admission import CANCELLED, Admission
 from triton_poplar.errors import ModelConfigError
+from triton_poplar.in_flight import InFlight
 from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
@@ -46,8 +47,8 @@ if TYPE_CHECKING:  # few servers are traced
 DEFAULT_TIMEOUT_NS = 500_000
 """Default of `timeout_ns`."""
 NUM_LAST_RUNS = 8
-"""Number of runs whose shortest decides whether batches wait by default; a single run may be long
-because the machine is busy."""
+"""Number of runs whose shortest decides how long batches wait; a single run may be long because the
+machine is busy."""
 MAX_UNCOUNTED = 1024
 """Maximum number of answered requests that the statistics do not contain yet."""
 
@@ -105,13 +106,19 @@ class ModelInstanceState:
         self._join_choice = JoinChoice()
         self._is_paced = model_state.parameters.sim_timing == "paced"
         timeout_ns = model_state.parameters.timeout_ns
-        self._adapts_timeout = timeout_ns is None and respond is not None and not self._is_paced
+        self._max_timeout_ns = DEFAULT_TIMEOUT_NS if timeout_ns is None else timeout_ns
+        # A timeout of 0 is none. A paced run takes the chip's time for any number of rows.
+        is_limited = bool(self._max_timeout_ns) and not self._is_paced
+        self._adapts_timeout = respond is not None and is_limited
+        self._in_flight = InFlight()
+        # A wait that somebody has asked for is shortened only after some runs.
+        self._min_runs = 1 if timeout_ns is None else NUM_LAST_RUNS
         self._last_runs_ns: deque[int] = deque(maxlen=NUM_LAST_RUNS)
         is_plain = self.trace is None and not self._adapts_timeout
         session.observer = self._statistics.add_run if is_plain else self._observe_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
-        if timeout_ns is None and not self._adapts_timeout:
-            timeout_ns = DEFAULT_TIMEOUT_NS
+        if not self._adapts_timeout:
+            timeout_ns = self._max_timeout_ns
         self._request_flow = RequestFlow(self.session, timeout_ns=timeout_ns)
         if respond is not None:
             self._request_flow.start(f"session {name}")
@@ -213,14 +220,16 @@ class ModelInstanceState:
         `execute` it.
 
         It is executed if nothing is gained by a wait: the session thread is idle, and the rows fill
-        whole batches, or batches do not wait.
+        whole batches, or batches do not wait, or no other requests are to be expected.
         """
         flow = self._request_flow
         if self._respond is None:
             return False
         if self._is_paced or not flow.is_idle:
             return True
-        return flow.queues.waits_for_more(sum(map(self._admission.count_rows, requests)))
+        if not flow.queues.waits_for_more(sum(map(self._admission.count_rows, requests))):
+            return False
+        return not (self._adapts_timeout and self._in_flight.may_compute(len(requests)))
 
     def _run(self, requests: Sequence[Request]) -> None:
         """Compute requests that have no error."""
@@ -260,6 +269,8 @@ class ModelInstanceState:
                     self._fail(request, error)
             for request in part:
                 self._submit(request, collection)
+            if self._adapts_timeout and self._in_flight.are_all_waiting:
+                self.queues.flushAll()
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
         """Remove cancelled requests from the queues, so that others can take their places. They
@@ -318,6 +329,7 @@ class ModelInstanceState:
             except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
                 self._fail(request, error)
             self._release_rows(request.batch_size)
+            self._in_flight.answer()
         self._answer(request, collection)
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -345,6 +357,7 @@ class ModelInstanceState:
         def done(error: Exception | None) -> None:
             if not request.started_ns:
                 self._release_rows(request.batch_size)
+            self._in_flight.answer()
             if error is not None:
                 self._fail(request, error)
             request.finish(
@@ -365,11 +378,13 @@ class ModelInstanceState:
             while self._waiting_rows >= self._admission.capacity:
                 self._rows_freed.wait()
             self._waiting_rows += rows
+        self._in_flight.arrive()
 
     def _release_rows(self, rows: int) -> None:
         with self._rows_freed:
             self._waiting_rows -= rows
             self._rows_freed.notify()
+        self._in_flight.start()
 
     def _answer(self, request: Request, collection: RequestCollection) -> None:
         assert self._respond is not None
@@ -391,16 +406,18 @@ class ModelInstanceState:
     def _observe_run(
         self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
     ) -> None:
-        """Count a run, and decide by the last runs' durations whether batches wait.
+        """Count a run, and decide by the last runs' durations how long batches wait.
 
         To join an earlier run saves at most the time of a run. So a wait longer than that costs
-        more than it saves.
+        more than it saves, and so does any wait for short runs, as requests that wait are handed
+        over between threads.
         """
         self._statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
         if self._adapts_timeout:
+            self._in_flight.end_run(len(self._running))
             self._last_runs_ns.append(end_ns - start_ns)
-            is_long = min(self._last_runs_ns) >= DEFAULT_TIMEOUT_NS
-            self.queues.timeout_ns = DEFAULT_TIMEOUT_NS if is_long else None
+            if len(self._last_runs_ns) >= self._min_runs:
+                self.queues.timeout_ns = self._find_timeout_ns()
         if self.trace is None:
             return
         args = {
@@ -411,6 +428,12 @@ class ModelInstanceState:
             "CPU late by seconds": lateness_ns / 1e9,
         }
         self.trace.add_slice("run", start_ns, end_ns, args)
+
+    def _find_timeout_ns(self) -> int | None:
+        """Return how long a batch waits for more rows; None means not at all."""
+        run_ns, max_ns = min(self._last_runs_ns), self._max_timeout_ns
+        is_long = run_ns >= min(max_ns, DEFAULT_TIMEOUT_NS)
+        return min(max_ns, run_ns) if is_long else None
 
     def _report(self, requests: Sequence[Request], arrived_ns: int, now_ns: int) -> None:
         """Record how long a call's requests took, once the last one is answered."""

@@ -162,10 +162,11 @@ class Parameters:
         "ns",
         None,
         (0, 2**63 - 1),
-        "how long an incomplete batch waits for more rows after its last row arrived; 0: no "
-        "limit. In synchronous mode a batch never waits. Default: 500000, the value of the "
-        "guide's example and of all public configurations; but while runs are shorter than "
-        "that, a batch does not wait, because joining saves no more than a run",
+        "how long an incomplete batch waits at most for more rows after its last row arrived; 0: "
+        "no limit. It waits no longer than a run takes, and not at all while runs are shorter than "
+        "0.5 ms and this time, or if all clients' requests seem to be there. In synchronous mode "
+        "a batch never waits. Default: 500000, the value of the guide's example and of all public "
+        "configurations",
     )
     execute_delay_ms: int = _number(
         "ms",
