@@ -48,15 +48,20 @@ struct part {
     int channels, blocks, is_first; /* is_first: totals begin at zero */
     int ends[MAX_CHANNELS];         /* of blocks; sums are rounded there */
     int offsets[MAX_CHANNELS];      /* of a channel's left, from what `take` gives */
-    int are_neighbours;             /* the offsets of each block follow one another */
+    int are_neighbours;             /* offsets of a block follow one another, UNROLLED at a time */
     int64_t low, span; /* a convolution's: where its weights begin in a filter; 0: they lie apart */
 };
 
+/* Channels whose products are written out one after the other: a block of halves, where a loop of so few does
+   not get up to speed. Their values in a row are neighbours. */
+enum { UNROLLED = 16 };
+
 static void find_neighbours(struct part *part) {
     part->are_neighbours = 1;
-    for (int block = 0, channel = 0; block < part->blocks; block++, channel++)
-        for (; channel + 1 < part->ends[block]; channel++)
-            part->are_neighbours &= part->offsets[channel + 1] == part->offsets[channel] + 1;
+    for (int block = 0, first = 0; block < part->blocks; first = part->ends[block++])
+        for (int channel = first + 1; channel < part->ends[block]; channel++)
+            if ((channel - first) % UNROLLED)
+                part->are_neighbours &= part->offsets[channel] == part->offsets[channel - 1] + 1;
 }
 
 enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
@@ -169,10 +174,6 @@ enum { HOLDS_HALVES = 1 };
 #else
 enum { HOLDS_HALVES = 0 };
 #endif
-
-/* Channels whose products are written out one after the other: a block, where a loop of so few does not get
-   up to speed. Their values in a row are neighbours. */
-enum { UNROLLED = 16 };
 
 /* sums = the products of a block of channels. */
 INLINE void multiply_block(const struct part *part, int channel, int end, int rows, int vectors,

@@ -230,7 +230,7 @@ def fuse(
 ) -> list[onnx.NodeProto]:
     """Return the nodes of one graph, in order, joined. Nodes outside the graph read the tensors
     `kept`. Unused nodes are removed."""
-    nodes = _drop_unused(nodes, kept)
+    nodes = _drop_unused(_skip_copies(nodes, kept), kept)
     readers = Counter(name for node in nodes for name in iter_reads(node))
     makers: dict[str, int] = {}
     fused: list[onnx.NodeProto | None] = []
@@ -249,6 +249,25 @@ def fuse(
             makers[node.output[0]] = len(fused)
         fused.append(node)
     return [node for node in fused if node is not None]
+
+
+def _skip_copies(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> Sequence[onnx.NodeProto]:
+    """Make kernels read the sources of Identities, if other kernels compute these and nothing else
+    reads the copies. Return the nodes, of which some are unused then."""
+    kernels = [node for node in nodes if node.domain == KERNELS]
+    made = {node.output[0] for node in kernels}
+    others = (node for node in nodes if node.domain != KERNELS)
+    shown = kept.union(*(iter_reads(node) for node in others))
+    sources = {
+        node.output[0]: node.input[0]
+        for node in nodes
+        if node.op_type == "Identity" and not node.domain and node.input[0] in made
+    }
+    for node in kernels:
+        for place, name in enumerate(node.input):
+            if name in sources and name not in shown:
+                node.input[place] = sources[name]
+    return nodes
 
 
 def _drop_unused(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> list[onnx.NodeProto]:

@@ -1,11 +1,12 @@
 """Layout of the tensors between convolutions: their kernels read and write the channels of a field
 plain, or in blocks of CHANNEL_BLOCK, where the channels of a position are neighbours (kernels.h).
+Chains of elementwise steps between them write what they read.
 
     plain       [rows, channels, ...]
     in blocks   [rows, channels / CHANNEL_BLOCK, ..., CHANNEL_BLOCK]
 
 Values and the order of sums are the same in both. `block_channels` chooses blocks for tensors that
-only convolutions write and read.
+only such nodes write and read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import onnx
 from onnxgraph import attribute, iter_reads
 
-from simipu.numerics.kernels import CONV, KERNELS, Dims, StepKind, read_steps
+from simipu.numerics.kernels import CHAIN, CONV, KERNELS, Dims, StepKind, read_steps
 
 CHANNEL_BLOCK = 16
 """Number of neighbouring channels, as in kernels.h."""
@@ -37,52 +38,33 @@ def block_channels(
     An operand with the shape of a result lies in memory as the result does. So such tensors form
     groups, and a group is in blocks if every node that writes or reads one of them can do that.
     """
-    convolutions = [conv for node in nodes if (conv := _Convolution.of(node, dims))]
+    writers = [writer for node in nodes if (writer := _find_writer(node, dims))]
     tied: dict[str, set[str]] = {}
-    for conv in convolutions:
-        joined = set[str]().union(*(tied.get(name, {name}) for name in conv.group))
+    for writer in writers:
+        joined = set[str]().union(*(tied.get(name, {name}) for name in writer.group))
         tied.update(dict.fromkeys(joined, joined))
-    blocked = {convolution.result for convolution in convolutions if convolution.can_write} - kept
+    blocked = {writer.result for writer in writers if writer.can_write} - kept
     # Every read of a tensor in blocks is one of these.
-    reads = Counter(name for convolution in convolutions for name in convolution.blocked_reads)
+    reads = Counter(name for writer in writers for name in writer.blocked_reads)
     blocked -= (Counter(name for node in nodes for name in iter_reads(node)) - reads).keys()
     blocked = {name for name in blocked if tied[name] <= blocked}
-    for conv in convolutions:
-        conv.set_layout(blocked)
+    for writer in writers:
+        writer.set_layout(blocked)
 
 
 @dataclass(frozen=True, slots=True)
-class _Convolution:
-    """A convolution of a kernel, and what it can read and write in blocks."""
+class _Writer:
+    """A convolution or a chain of a kernel, and what it can read and write in blocks."""
 
     node: onnx.NodeProto
     operands: tuple[str, ...] = ()
-    """Operands of steps that have the shape of the result."""
+    """Operands that have the shape of the result, and lie in memory as it does."""
     can_read: bool = False
     can_write: bool = False
 
-    @staticmethod
-    def of(node: onnx.NodeProto, dims: Mapping[str, Dims]) -> _Convolution | None:
-        """Return the convolution of a node, or None for another node."""
-        if node.domain != KERNELS or node.op_type != CONV:
-            return None
-        source, filters, result = (
-            dims.get(tensor_name) for tensor_name in (*node.input[:2], node.output[0])
-        )
-        if source is None or result is None or not _is_blockable(node, source, filters):
-            return _Convolution(node)
-        steps = [
-            step for step in read_steps(node) if step.operand and step.kind is not StepKind.TABLE
-        ]
-        operands = tuple(dict.fromkeys(step.operand for step in steps))
-        same_shape = tuple(name for name in operands if dims.get(name) == result)
-        channels = (operand for operand in operands if operand not in same_shape)
-        fits = all(_is_of_channels(dims.get(name), len(result)) for name in channels)
-        return _Convolution(node, same_shape, _is_in_blocks(source), _is_in_blocks(result) and fits)
-
     @property
     def source(self) -> str:
-        """Name of the field."""
+        """Name of a convolution's field, or of what a chain begins with."""
         return self.node.input[0]
 
     @property
@@ -106,6 +88,26 @@ class _Convolution:
         for entry in self.node.attribute:
             if entry.name in layout:
                 entry.i = int(layout[entry.name] in blocked)
+
+
+def _find_writer(node: onnx.NodeProto, dims: Mapping[str, Dims]) -> _Writer | None:
+    """Return the convolution or the chain of a node, or None for another node."""
+    if node.domain != KERNELS or node.op_type not in (CONV, CHAIN):
+        return None
+    source, result = (dims.get(name) for name in (node.input[0], node.output[0]))
+    if source is None or result is None:
+        return _Writer(node)
+    steps = [step for step in read_steps(node) if step.operand and step.kind is not StepKind.TABLE]
+    operands = tuple(dict.fromkeys(step.operand for step in steps))
+    same_shape = tuple(name for name in operands if dims.get(name) == result)
+    others = [dims.get(name) for name in operands if name not in same_shape]
+    if node.op_type == CHAIN:
+        fits = source == result and None not in result and all(map(_is_of_one, others))
+        return _Writer(node, (node.input[0], *same_shape), False, fits and _is_in_blocks(result))
+    if not _is_blockable(node, source, dims.get(node.input[1])):
+        return _Writer(node)
+    fits = all(_is_of_channels(operand, len(result)) for operand in others)
+    return _Writer(node, same_shape, _is_in_blocks(source), fits and _is_in_blocks(result))
 
 
 def _is_blockable(node: onnx.NodeProto, source: Dims, filters: Dims | None) -> bool:
@@ -132,6 +134,11 @@ def _is_in_blocks(field: Dims) -> bool:
 def _is_of_channels(operand: Dims | None, rank: int) -> bool:
     """Return whether an operand has one value for each channel, or one for all."""
     return operand is not None and set(operand[2 - rank :]) <= {1}
+
+
+def _is_of_one(operand: Dims | None) -> bool:
+    """Return whether an operand is one value for all elements."""
+    return operand is not None and set(operand) <= {1}
 
 
 def _known(dims: Dims) -> tuple[int, ...]:

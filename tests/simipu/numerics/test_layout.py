@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from half_models import HALF_PARTIALS, NAN_ON_OVERFLOW, check_bits, half_model, halves, run
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxgraph import attribute
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, lower
@@ -36,7 +36,8 @@ class Net:
 
 
 def check_layouts(net, blocked, shape=(2, 3, 15, 15), rows=2, numerics=HALF_PARTIALS):
-    """Check which convolutions write blocks, and the answer against that in plain layouts."""
+    """Check which convolutions write blocks, and the answer against that in plain layouts. What
+    other kernels write is in blocks if convolutions read it as such."""
     model = half_model(net.nodes, {"x": shape}, "y", net.weights)
     x = halves((rows, *shape[1:]), 1)
     lowered = lower(model, numerics, kernels=KernelUse.FUSED)
@@ -44,7 +45,8 @@ def check_layouts(net, blocked, shape=(2, 3, 15, 15), rows=2, numerics=HALF_PART
     found = {node.output[0] for node in convs if attribute(node, "blocked_result")}
     read = {node.input[0] for node in convs if attribute(node, "blocked_source")}
     assert found == set(blocked)
-    assert found >= read
+    chains = {node.output[0] for node in lowered.graph.node if node.op_type == "Chain"}
+    assert found | chains >= read
     with patch("simipu.numerics.lowering.block_channels"):
         plain = lower(model, numerics, kernels=KernelUse.FUSED)
     check_bits(run(lowered, x), run(plain, x))
@@ -72,6 +74,53 @@ def test_both_sides_of_a_residual_sum_are_in_blocks():
     net.add("Relu", ["t"], "t+")
     net.conv("t+", "y", 32, 8)
     check_layouts(net, {"a", "s", "t+"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_blocked"), [((), True), ((1, 1, 1), True), ((32, 1, 1), False)]
+)
+def test_steps_between_convolutions_are_in_blocks_unless_they_are_of_channels(shape, is_blocked):
+    net = Net()
+    net.conv("x", "a", 3, 32)
+    net.weights["scale"] = halves(shape, 99)
+    net.add("Mul", ["a", "scale"], "m")
+    net.add("Sub", ["m", "a"], "r")
+    net.conv("m", "b", 32, 32)
+    net.add("Add", ["b", "r"], "s")
+    net.conv("s", "c", 32, 32)
+    net.conv("c", "y", 32, 8)
+    check_layouts(net, {"a", "s", "c"} if is_blocked else {"c"})
+
+
+def test_fields_of_8_bits_are_in_blocks_where_only_convolutions_read_them():
+    net = Net()
+    net.conv("x", "a", 3, 32)
+    net.add("Relu", ["a"], "a+")
+    net.add("Cast", ["a+"], "a8", to=TensorProto.FLOAT8E4M3FNUZ)
+    net.add("Cast", ["a8"], "a16", to=TensorProto.FLOAT16)
+    net.conv("a16", "b", 32, 32)
+    net.add("Cast", ["b"], "b8", to=TensorProto.FLOAT8E4M3FNUZ)
+    net.add("Cast", ["b8"], "b16", to=TensorProto.FLOAT16)
+    net.conv("b16", "c", 32, 8)
+    net.add("GlobalMaxPool", ["b16"], "m")
+    net.conv("m", "d", 32, 8, kernel=1)
+    net.add("Add", ["c", "d"], "y")
+    check_layouts(net, {"a8"})
+
+
+def test_steps_from_or_to_a_plain_field_are_plain():
+    net = Net()
+    net.conv("x", "a", 3, 32)
+    net.add("MaxPool", ["a"], "p", kernel_shape=[3, 3], pads=[1] * 4)
+    net.add("Relu", ["p"], "p+")
+    net.conv("p+", "b", 32, 32)
+    net.add("Relu", ["b"], "b+")
+    net.add("Sub", ["b", "b+"], "d")
+    net.add("GlobalAveragePool", ["d"], "m")
+    net.conv("b+", "c", 32, 32)
+    net.add("Mul", ["c", "m"], "s")
+    net.conv("s", "y", 32, 8)
+    check_layouts(net, {"s"})
 
 
 def test_a_sum_with_a_field_that_a_pool_reads_is_plain():
