@@ -41,10 +41,13 @@ enum kind {
     STEP_UNDER,    /* y / x */
     STEP_MAXIMUM,  /* max(x, y); NaN where one is (as ONNX has it) */
     STEP_MINIMUM,  /* min(x, y); likewise */
-    STEP_TABLE,    /* y[bits of x as a half]; y: 65,536 halves, x is one exactly */
-    STEP_F143,     /* x rounded to F143 times `number`, 2 to the power of a scale */
-    STEP_F152      /* the same of F152 */
+    STEP_TABLE, /* y[bits of x as a half]; y: 65,536 halves, x is one exactly; `number`: an enum function */
+    STEP_F143,  /* x rounded to F143 times `number`, 2 to the power of a scale */
+    STEP_F152   /* the same of F152 */
 };
+
+/* What a table is known to hold for finite halves; for others it may hold anything. */
+enum function { ANY_FUNCTION, HARD_SWISH /* see `v_hard_swish` */ };
 
 enum rounding {
     KEPT,    /* no rounding: the result is a half already, or stays a float */

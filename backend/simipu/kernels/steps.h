@@ -206,7 +206,7 @@ struct ending {
     const struct operand_run *bias, *other; /* NULL: none */
     const uint16_t *table;                  /* likewise */
     const struct step *quarter;             /* likewise */
-    int is_rounded, is_relu;
+    int is_rounded, is_relu, is_hard_swish; /* the table's function */
 };
 
 INLINE int is_relu(const struct step *step) {
@@ -218,7 +218,11 @@ INLINE int is_relu(const struct step *step) {
 static int add_to_ending(const struct step *step, const struct operand_run *operands, struct ending *ending) {
     const struct operand_run *y = step->operand < 0 ? NULL : operands + step->operand;
     if (ending->table || ending->quarter) return 0;
-    if (step->kind == STEP_TABLE) return (ending->table = y->data) != NULL;
+    if (step->kind == STEP_TABLE) {
+        ending->table = y->data;
+        ending->is_hard_swish = step->number == HARD_SWISH;
+        return 1;
+    }
     if (step->kind == STEP_F143 || step->kind == STEP_F152)
         return step->rounding == KEPT && (ending->quarter = step);
     if (ending->is_relu) return 0;
@@ -232,7 +236,7 @@ static int add_to_ending(const struct step *step, const struct operand_run *oper
 
 static int find_ending(const struct program *program, const struct operand_run *operands,
                        struct ending *ending) {
-    *ending = (struct ending){NULL, NULL, NULL, NULL, 0, 0};
+    *ending = (struct ending){0};
     if (program->nan_on_overflow || program->exception) return 0;
     for (int i = 0; i < program->num_steps; i++)
         if (!add_to_ending(program->steps + i, operands, ending)) return 0;
@@ -256,12 +260,21 @@ INLINE void add_rounded(const struct operand_run *y, int registers, V *x, int64_
     round_some(registers, x);
 }
 
+/* By the table where one is infinite or NaN. */
+INLINE void look_up_some(const struct ending *ending, int registers, V *x) {
+    V lost = v_all(0);
+    for (int i = 0; i < registers && ending->is_hard_swish; i++) lost = v_add(lost, v_sub(x[i], x[i]));
+    int is_computed = ending->is_hard_swish && v_are_zero(lost);
+    for (int i = 0; i < registers; i++)
+        x[i] = is_computed ? v_hard_swish(x[i]) : v_look_up(ending->table, x[i]);
+}
+
 INLINE void take_ending(const struct ending *ending, int registers, V *x, int64_t at, int64_t count) {
     if (ending->is_rounded) round_some(registers, x);
     if (ending->bias) add_rounded(ending->bias, registers, x, at, count);
     if (ending->other) add_rounded(ending->other, registers, x, at, count);
     for (int i = 0; i < registers && ending->is_relu; i++) x[i] = v_relu(x[i]);
-    for (int i = 0; i < registers && ending->table; i++) x[i] = v_look_up(ending->table, x[i]);
+    if (ending->table) look_up_some(ending, registers, x);
     for (int i = 0; i < registers && ending->quarter; i++)
         x[i] = v_quarter(x[i], ending->quarter->number, ending->quarter->kind == STEP_F152, 0);
 }

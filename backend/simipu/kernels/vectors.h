@@ -337,6 +337,13 @@ INLINE void v_turn(V rows[LANES]) {
 #endif
 }
 
+/* x min(max(x + 3, 0), 6) / 6 of finite halves: the nearest half to it. */
+INLINE V v_hard_swish(V x) {
+    V gate = v_min(v_all(6), v_max(v_all(0), v_add(x, v_all(3)))), least = v_all(0x1p-24f);
+    V swish = v_add(v_half(v_mul(v_mul(x, gate), v_all(1.0f / 6))), v_all(0)); /* no -0 */
+    return v_if_equal(x, least, least, swish); /* as floats, half of it is in the middle of two halves */
+}
+
 /* The names of what is compiled for each set. */
 #define JOIN_(name, set) name##_##set
 #define JOIN(name, set) JOIN_(name, set)

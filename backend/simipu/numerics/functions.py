@@ -351,6 +351,18 @@ def _make_model(
     return helper.make_model(graph, opset_imports=list(opsets), ir_version=IR_VERSION)
 
 
+def is_hard_swish(values: npt.NDArray[np.float16]) -> bool:
+    """Return whether a table has what `v_hard_swish` of vectors.h computes of all finite halves:
+    the same floats are computed here."""
+    halves = np.arange(HALVES, dtype=np.uint16).view(np.float16)
+    finite = np.isfinite(halves)
+    x = halves[finite].astype(np.float32)
+    gate = np.minimum(np.maximum(x + np.float32(3), np.float32(0)), np.float32(6))
+    swish = (x * gate * np.float32(1 / 6)).astype(np.float16) + np.float16(0)
+    swish[x == _MIN_HALF] = _MIN_HALF
+    return np.array_equal(swish.view(np.uint16), values[finite].view(np.uint16))
+
+
 def tabulate(op: Tape, result: str, opset: int, lower: Lower) -> npt.NDArray[np.float16]:
     """Return the values of all halves x of the function that the nodes of a tape compute."""
     model = _make_model(op.nodes, result, [helper.make_opsetid("", opset)])

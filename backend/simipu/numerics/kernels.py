@@ -80,6 +80,13 @@ that the kernels of this room have."""
 QUARTER_FORMATS = {"": 0, "F143": 1, "F152": 2}
 
 
+class KnownFunction(IntEnum):
+    """What a table is known to have, `enum function` of kernels.h: the number of its step."""
+
+    ANY = 0
+    HARD_SWISH = 1
+
+
 @dataclass(frozen=True, slots=True)
 class KernelStep:
     """Operation on a value x: its other operand is the tensor `operand`, or `number` if that is

@@ -343,12 +343,7 @@ class _Lowering:
         others."""
         result = node.output[0]
         if result in self.tables:
-            table = self.tables[result]
-            return [
-                self.steps.step(
-                    table.root, KernelStep(StepKind.TABLE, operand=self.steps.hold(table)), result
-                )
-            ]
+            return [self.steps.look_up(self.tables[result], result)]
         if node.domain or len(self.tensors.dims.get(result, (None,) * (MAX_AXES + 1))) > MAX_AXES:
             return []
         if node.op_type == "Relu":

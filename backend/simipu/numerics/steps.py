@@ -11,8 +11,16 @@ import onnx
 from onnxgraph import Tape
 
 from simipu.numerics.blocks import Shape
-from simipu.numerics.functions import Table
-from simipu.numerics.kernels import BINARY, CHAIN, ROUNDINGS, KernelStep, StepKind, make_kernel
+from simipu.numerics.functions import Table, is_hard_swish
+from simipu.numerics.kernels import (
+    BINARY,
+    CHAIN,
+    ROUNDINGS,
+    KernelStep,
+    KnownFunction,
+    StepKind,
+    make_kernel,
+)
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.rounding import round_to_half
 from simipu.numerics.tensors import Tensors
@@ -56,6 +64,12 @@ class StepWriter:
         """Return a chain of one step."""
         assert self.numerics is not None
         return make_kernel(CHAIN, [source], result, [step], **self.flags())
+
+    def look_up(self, table: Table, result: str) -> onnx.NodeProto:
+        """Return a chain of a lookup."""
+        known = KnownFunction.HARD_SWISH if is_hard_swish(table.values) else KnownFunction.ANY
+        step = KernelStep(StepKind.TABLE, operand=self.hold(table), number=float(known))
+        return self.step(table.root, step, result)
 
     def hold(self, table: Table) -> str:
         """Return the name of the initializer that holds a table."""

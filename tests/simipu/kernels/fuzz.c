@@ -147,6 +147,20 @@ static void draw_table(struct values *made) {
     *made = (struct values){.data = table, .is_half = 1};
 }
 
+static void make_hard_swish(struct values *made) {
+    uint16_t *table = keep(TABLE * sizeof *table);
+    for (int i = 0; i < TABLE; i++) {
+        uint16_t bits = (uint16_t)i;
+        _Float16 half;
+        memcpy(&half, &bits, sizeof half);
+        double x = half, value = x * fmin(fmax(x + 3, 0), 6) / 6;
+        half = (_Float16)value + (_Float16)0; /* no -0 */
+        memcpy(table + i, &half, sizeof half);
+        if (value != value) table[i] = 0x7E00;
+    }
+    *made = (struct values){.data = table, .is_half = 1};
+}
+
 static void draw_value(const struct layout *layout, int number) {
     int64_t *strides = value_strides[number];
     int64_t elements = draw_strides(layout, strides);
@@ -166,8 +180,9 @@ static int draw_ending(const struct layout *layout, int is_half) {
     }
     if (one_in(2)) steps[count++] = (struct step){STEP_MAXIMUM, KEPT, -1, one_in(4) ? -0.0f : 0};
     if (is_half && one_in(8)) {
-        draw_table(&values[operands]);
-        steps[count++] = (struct step){STEP_TABLE, KEPT, operands, 0};
+        int is_hard_swish = one_in(2);
+        is_hard_swish ? make_hard_swish(&values[operands]) : draw_table(&values[operands]);
+        steps[count++] = (struct step){STEP_TABLE, KEPT, operands, is_hard_swish ? HARD_SWISH : 0};
     } else if (is_half && one_in(2)) {
         float unit = ldexpf(1, (int)draw(-12, 12));
         steps[count++] = (struct step){one_in(2) ? STEP_F143 : STEP_F152, KEPT, -1, unit};
