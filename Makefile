@@ -53,7 +53,7 @@ deploy-tools: .venv/deploy
 	@.ci/deploy_tools $(BIN)/python
 
 test-deploy: deploy-tools models
-	$(BIN)/python -m pytest -m deploy -rP
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m deploy -rP
 
 # Chromium and its driver, into .cache/browser-tools.
 browser-tools:
