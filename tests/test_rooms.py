@@ -104,17 +104,17 @@ def find_modules(source, file):
             case ast.ImportFrom(module, names, 0):
                 used = [module, *(f"{module}.{alias.name}" for alias in names)]
             case ast.Attribute():
-                used = [ast.unparse(node)] if is_dotted(node) else []
+                used = [ast.unparse(node)] if find_root(node) in ROOMS else []
             case _:
                 used = []
         yield from (name for name in used if is_past_face(name, file))
 
 
-def is_dotted(node):
-    """Return whether a node is a name, or attributes of one."""
+def find_root(node):
+    """Return the first name of a dotted one, or "" for attributes of anything else."""
     while isinstance(node, ast.Attribute):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def is_past_face(name, file):

@@ -50,6 +50,7 @@ JOBS = 4
 """Number of scripts at a time; most of them wait more than they compute."""
 
 
+@pytest.mark.slow
 def test_scripts_end_in_forks(files):
     """The slow test below runs all of them."""
     names = list(SCRIPTS)[::3]

@@ -250,6 +250,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "caches" / "poplar-triton"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES)
 def test_no_two_executables_share_an_entry_unless_their_graphs_are_equal(
     kind, folder, tmp_path, monkeypatch

@@ -174,12 +174,14 @@ def check(case, size, open_model, kind=TensorProto.FLOAT):
         np.testing.assert_array_equal(answer, wanted(given), f"{case[:5]} of {given.tolist()}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_an_extreme_of_values_with_nan_is_that_of_numpy_wherever_the_nan_is(size):
     for case in iter_cases(size):
         check(case, size, open_case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 9, 17])
 def test_an_extreme_of_doubles_with_nan_is_that_of_numpy(size):
     for case in iter_cases(size):
