@@ -137,7 +137,7 @@ def compile_network(network: Network, precision: str, folder: Path) -> Path:
     words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
     output = io.StringIO()
     with (
-        patch("poprt.compile.steps.calibrate", return_value=Findings()),
+        patch("poprt.comparing.calibrate", return_value=Findings()),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
     ):
