@@ -10,8 +10,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -196,8 +197,14 @@ def _find_files(name: str) -> list[Path]:
 
 def _find_distributions(name: str) -> list[importlib.metadata.Distribution]:
     """Return the installed distributions that have a package."""
-    names = importlib.metadata.packages_distributions().get(name, ())
+    names = _map_packages(tuple(sys.path)).get(name, ())
     return [importlib.metadata.distribution(distribution) for distribution in dict.fromkeys(names)]
+
+
+@cache
+def _map_packages(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the names of distributions by package; this reads what every one has installed."""
+    return importlib.metadata.packages_distributions()
 
 
 def _name_owner(file: Path, owners: list[importlib.metadata.Distribution]) -> str:

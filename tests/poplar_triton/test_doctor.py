@@ -282,6 +282,7 @@ def install(folder: Path, name: str, version: str, package: str, *, origin: str 
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     (information / "top_level.txt").write_text(f"{package}\n")
+    doctor._map_packages.cache_clear()  # a process of the command sees no installation
     if origin:
         (information / "direct_url.json").write_text(json.dumps({"url": origin}))
         return Path(origin.removeprefix("file://"), package, "__init__.py")
