@@ -4,6 +4,7 @@ split, and the outcome of each request after a failure.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +82,10 @@ class JoinChoice:
 
 def count_bytes(request: Request) -> int:
     """Return the size of a request's inputs."""
-    return sum(array.nbytes for array in request.inputs.values())
+    return sum(map(_get_bytes, request.inputs.values()))
+
+
+_get_bytes = operator.attrgetter("nbytes")
 
 
 def take_next_run(
@@ -200,7 +204,8 @@ def _compute_parts(
 def _share_no_run(session: Session, requests: Sequence[Request]) -> bool:
     """Return whether each request fills whole runs, so that there is nothing to join."""
     max_rows = session.rows_per_run
-    return not any(_count_rows(request) % max_rows for request in requests)
+    is_whole = not _count_rows(requests[0]) % max_rows  # usually the answer
+    return is_whole and not any(_count_rows(request) % max_rows for request in requests)
 
 
 def _count_rows(request: Request) -> int:
@@ -226,6 +231,8 @@ def _split_rows(outputs: Rows, requests: Sequence[Request]) -> Iterator[Outcome]
     """Yield the rows of each request, without a copy."""
     start = 0
     for request in requests:
-        end = start + len(next(iter(request.inputs.values())))
-        yield {anchor: array[start:end] for anchor, array in outputs.items()}
+        end, rows = start + _count_rows(request), dict[str, Array]()
+        for anchor, array in outputs.items():
+            rows[anchor] = array[start:end]
+        yield rows
         start = end

@@ -134,6 +134,7 @@ class TritonPythonModel:
         )
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
+        self._only_input = next(iter(self._dtypes), "") if len(self._dtypes) == 1 else ""
         self._tensors = TensorPool(self._state, _make_tensor, _find_memory)
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -255,13 +256,13 @@ class TritonPythonModel:
             reply.send(_refuse(error))
 
     def _take(self, request: pb_utils.InferenceRequest) -> Request:
-        inputs = {}
-        for tensor in request.inputs():
-            name = tensor.name()
+        tensors, dtypes, inputs = request.inputs(), self._dtypes, {}
+        for tensor in tensors:
+            # Triton rejects unknown and missing names, so that with one input there is only one.
+            name = self._only_input if len(tensors) == 1 else ""
+            name = name or tensor.name()
             # With numpy 1 the stub has already copied the tensor into an array.
-            inputs[name] = (
-                tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, self._dtypes.get(name))
-            )
+            inputs[name] = tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, dtypes.get(name))
         # Triton rejects unknown names, so that with one output there is nothing to choose.
         names = request.requested_output_names() if len(self._state.outputs) > 1 else ()
         return self._make_request(self._state, inputs, names, request, request.timeout())

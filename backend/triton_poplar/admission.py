@@ -6,6 +6,7 @@ gone, or that are refused because of a backlog (backlog.py).
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -57,10 +58,10 @@ class Admission:
         """Number of rows that are computed at once."""
         self._rows_alone = session.rows_per_run if session.runs_alone else 0
         """Rows that a request occupies if it shares no run with others; else 0."""
-
-    def count_rows(self, request: Request) -> int:
-        """Return the number of rows that the runs of a request occupy."""
-        return self._rows_alone or request.batch_size
+        self.count_rows: Callable[[Request], int] = (
+            (lambda _: self._rows_alone) if self._rows_alone else operator.attrgetter("batch_size")
+        )
+        """Function that returns the number of rows that the runs of a request occupy."""
 
     def admit(
         self, requests: Sequence[Request], is_part: bool, may_watch: bool = True
@@ -115,8 +116,10 @@ class Admission:
         runs = max(
             1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns))
         )
-        rest, max_rows = deque(requests), runs * self.capacity
-        parts: list[Sequence[Request]] = []
+        max_rows = runs * self.capacity
+        if sum(map(self.count_rows, requests)) <= max_rows:
+            return [requests]
+        rest, parts = deque(requests), list[Sequence[Request]]()
         while rest:
             parts.append(take_next_run(rest, max_rows, self.count_rows))
         return parts

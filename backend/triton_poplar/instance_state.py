@@ -204,7 +204,8 @@ class ModelInstanceState:
         it.
         """
         arrived_ns, admission = time.perf_counter_ns(), self._admission
-        admission.judge_sample()
+        if self._respond is not None:
+            admission.judge_sample()
         waiting, watched = admission.admit(requests, is_part)
         self._run(waiting)
         admission.judge(watched)

@@ -142,31 +142,28 @@ class Request:
         model_outputs: Collection[str] | None = None
         if state.models and inputs.keys() <= state.inputs.keys():
             inputs, model_outputs = self._complete_inputs(inputs)
-        if inputs.keys() != state.inputs.keys():
-            missing = sorted(state.inputs.keys() - inputs.keys())
-            extra = sorted(inputs.keys() - state.inputs.keys())
-            what = f"has no input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
-            raise RequestError(
-                f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}"
-            )
-        for name, tensor in state.inputs.items():
+        expected, checked, batch_size = state.inputs, self.inputs, self.batch_size
+        if len(inputs) != len(expected) or inputs.keys() != expected.keys():
+            raise _refuse_names(inputs, state)
+        for name, tensor in expected.items():
             array = inputs[name]
             if state.wraps_rows or tensor.batch_axis:
                 array = _to_rows(array, tensor, state)
-            if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
+            shape, dtype = array.shape, array.dtype
+            is_other = dtype is not tensor.dtype and dtype != tensor.dtype
+            if is_other or shape[1:] != tensor.shape or not shape:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape "
-                    f"{['batch', *tensor.shape]}, found {array.dtype.name} of shape "
-                    f"{list(array.shape)}"
+                    f"{['batch', *tensor.shape]}, found {dtype.name} of shape {list(shape)}"
                 )
-            rows = len(array)
-            if self.batch_size not in (0, rows) or not rows:
+            rows = shape[0]
+            if batch_size not in (0, rows) or not rows:
                 raise RequestError(
-                    f"input {name!r} has batch size {rows}, expected "
-                    f"{self.batch_size or 'at least 1'}"
+                    f"input {name!r} has batch size {rows}, expected {batch_size or 'at least 1'}"
                 )
-            self.batch_size = rows
-            self.inputs[tensor.anchor] = array
+            batch_size = rows
+            checked[tensor.anchor] = array
+        self.batch_size = batch_size
         for name in requested:
             if name not in state.outputs:
                 raise RequestError(
@@ -210,6 +207,16 @@ class Request:
             for name, tensor in state.inputs.items()
         }
         return completed, outputs
+
+
+def _refuse_names(inputs: Mapping[str, Array], state: ModelState) -> RequestError:
+    """Return the error of a request with other inputs than the model's."""
+    missing = sorted(state.inputs.keys() - inputs.keys())
+    extra = sorted(inputs.keys() - state.inputs.keys())
+    what = f"has no input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
+    return RequestError(
+        f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}"
+    )
 
 
 def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:

@@ -49,18 +49,21 @@ class BoundMemory:
         memory that ONNX Runtime would not write to as told: it checks only the shape."""
         if len(out) != len(self._out) or any(map(is_not, out, self._out)):
             self._bind_outputs(names, out)
+        inputs = self._inputs
         for name, value in feeds.items():
-            bound = self._inputs.get(name)
-            if bound is not None and bound.shape == value.shape:
-                bound[...] = value
-                continue
-            if value.nbytes <= MAX_COPIED_BYTES:
-                value = self._inputs[name] = value.copy()
+            if name in inputs and inputs[name].shape == value.shape:
+                inputs[name][...] = value
             else:
-                self._inputs.pop(name, None)
-            self._bind_input(name, value)
+                self._bind(name, value)
         self._run(self._binding._iobinding, options)  # noqa: SLF001
         return [*out]
+
+    def _bind(self, name: str, value: Array) -> None:
+        if value.nbytes <= MAX_COPIED_BYTES:
+            value = self._inputs[name] = value.copy()
+        else:
+            self._inputs.pop(name, None)
+        self._bind_input(name, value)
 
     def _bind_outputs(self, names: Sequence[str], out: Sequence[Array]) -> None:
         self._out = ()
