@@ -314,6 +314,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copyfile(backend_file(), dropped / "1" / "model.py")
     asynchronous = write_model(repository / "asynchronous", linear_model())
     edit_config(asynchronous, 'string_value: "1"', 'string_value: "0"')
+    add_parameter(asynchronous, "timeout_ns", "500000")
     write_slow_model(repository)
     write_incomplete_models(repository)
     (repository / "wide" / "1").mkdir(parents=True)

@@ -204,13 +204,16 @@ def test_neighbours_of_a_failing_request_get_their_answers(grpc):
             assert answer[0, 0].tolist() == [first, first + 1, first + 2]
 
 
-@pytest.mark.parametrize("model", ["linear", "several"])
-def test_many_clients_get_their_own_rows(grpc, model):
+@pytest.mark.parametrize(
+    ("model", "clients"),
+    [("linear", 12), ("several", 12), *(("asynchronous", clients) for clients in (1, 4, 16))],
+)
+def test_many_clients_get_their_own_rows(grpc, model, clients):
     def one(index):
         x = np.full((1 + index % 7, 4), index, np.float32)
         return x, infer(grpc, model, {"x": x}, module=grpcclient)["z"]
 
-    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
         for x, z in pool.map(one, range(200)):
             np.testing.assert_array_equal(z, 2 * x)
 

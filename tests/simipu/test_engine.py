@@ -304,10 +304,13 @@ def test_the_public_names_exist():
     assert all(hasattr(simipu, name) for name in simipu.__all__)
 
 
-@pytest.mark.parametrize(("width", "reads"), [(4, False), (1 << 16, True)])
-def test_an_engine_reads_files_until_its_programs_hold_all_weights(width, reads):
+@pytest.mark.parametrize(
+    ("width", "isolated", "reads"), [(4, False, False), (1 << 16, False, True), (4, True, True)]
+)
+def test_an_engine_reads_files_until_its_programs_hold_all_weights(width, isolated, reads):
+    """A child process that dies is replaced by one that is sent the weights again."""
     executable = compile_executable(linear_model(width))
-    engine = Engine(executable, Device(executable.target))
+    engine = Engine(executable, Device(executable.target), isolated=isolated)
     assert engine.reads_files
     engine.load(next(p.index for p in executable.programs if p.kind is ProgramKind.MAIN))
     assert engine.reads_files is reads

@@ -14,7 +14,7 @@ import onnxruntime
 from popef._tools.arrays import Array
 from simipu.errors import RunError
 
-MAX_COPIED_BYTES = 4 << 10
+MAX_COPIED_BYTES = 64 << 10
 """Maximum size of an input that is copied to bound memory. To bind a larger one is faster."""
 _TYPES = {"float32": "float", "float64": "double"}
 """ONNX Runtime's names of types, where they differ from numpy's."""
