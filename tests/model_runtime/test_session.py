@@ -412,6 +412,8 @@ CHANGES = pytest.mark.parametrize("size", [0, None], ids=["emptied", "overwritte
 IN_PLACE = "{}: .* found that it was modified in place"
 WIDE = 1 << 16
 """Width of a model whose weights are read where they are mapped."""
+SMALL = 1024
+"""Width of a model with weights in its file that are copied when it is loaded."""
 
 
 @CHANGES
@@ -441,8 +443,8 @@ def test_a_loaded_model_has_no_pages_of_its_file_in_memory_until_a_run_reads_the
 @CHANGES
 @pytest.mark.parametrize("options", [{}, {"constant_weights": False}])
 def test_a_small_model_does_not_read_its_file_again(open_old, options, size):
-    path, session = open_old(4, options=options)
-    x = {"x": np.ones((4, 4), np.float16)}
+    path, session = open_old(SMALL, options=options)
+    x = {"x": np.ones((4, SMALL), np.float16)}
     expected = session.run(x)
     for file in path.parent.glob("*.popef"):
         change(file, size)

@@ -305,7 +305,8 @@ def test_the_public_names_exist():
 
 
 @pytest.mark.parametrize(
-    ("width", "isolated", "reads"), [(4, False, False), (1 << 16, False, True), (4, True, True)]
+    ("width", "isolated", "reads"),
+    [(4, False, False), (1 << 10, False, False), (1 << 16, False, True), (1 << 10, True, True)],
 )
 def test_an_engine_reads_files_until_its_programs_hold_all_weights(width, isolated, reads):
     """A child process that dies is replaced by one that is sent the weights again."""
