@@ -191,7 +191,12 @@ def _compute_parts(
         try:
             outputs = session.run(inputs, None, memory, counts=False)
         except Exception as error:  # noqa: BLE001  as above
-            outcomes += compute_after_failure(session, part, error)
+            # A run that was ended, or lost its device, is over for all of its requests.
+            is_over = not is_retried_alone(error, len(requests))
+            failed = requests[len(outcomes) :] if is_over else part
+            outcomes += compute_after_failure(session, failed, error)
+            if is_over:
+                break
             continue
         outcomes += _split_rows(outputs, part) if len(part) > 1 else [outputs]
         choice.record(part, time.perf_counter_ns() - begun_ns)

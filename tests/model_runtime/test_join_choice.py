@@ -8,7 +8,8 @@ import pytest
 from model_runtime import JoinChoice, Session, SessionConfig, compute_joined
 from model_runtime.request_joining import MIN_BYTES, SAMPLE_CALLS
 from sample_models import linear_model
-from simipu import RunError
+from simipu import DeviceLostError, RunError, RunTimeoutError
+from simipu.errors import RunUnwantedError
 
 WIDTH = MIN_BYTES // 4
 """Elements of a row that is large enough for a choice."""
@@ -113,6 +114,30 @@ def test_a_request_that_fails_fails_alone(open_session, num_apart, monkeypatch):
     outcomes = list(compute_joined(session, requests, None, Played(num_apart)))
     assert [isinstance(outcome, RunError) for outcome in outcomes] == [False, True, False]
     assert sum(session.runs) == 2
+
+
+@pytest.mark.parametrize("error", [RunTimeoutError, DeviceLostError, RunUnwantedError])
+@pytest.mark.parametrize("num_apart", [0, 1, 4])
+def test_a_run_that_is_ended_is_over_for_all_that_have_no_outputs_yet(
+    open_session, num_apart, error, monkeypatch
+):
+    session, requests, asked = open_session(), make_requests(4), []
+    run = session.run
+
+    def end(inputs, *rest, **options):
+        asked.append(len(inputs["x"]))
+        if len(asked) > 1 or not num_apart:
+            raise error("ended")
+        return run(inputs, *rest, **options)
+
+    monkeypatch.setattr(session, "run", end)
+    outcomes = list(compute_joined(session, requests, None, Played(num_apart)))
+    num_computed = min(num_apart, 1)
+    assert [isinstance(outcome, error) for outcome in outcomes] == [
+        index >= num_computed for index in range(4)
+    ]
+    assert len(asked) == 1 + num_computed
+    assert session.runs == [1] * num_computed
 
 
 def teach(choice, count, apart_ns, joined_ns, calls):
