@@ -231,7 +231,7 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
     const char *right = panel->data;
     ptrdiff_t between = bytes_between(panel, lying);
     V unit = v_all(panel->unit), lost = v_all(0);
-    if (HOLDS_HALVES && rule == HALVES)
+    if (HOLDS_HALVES && rule == HALVES && part->blocks > 1)
         return v_are_zero(
             multiply_narrow(part, rows, vectors, lying, lefts, right, between, unit, totals, totals_row));
     if (HOLDS_TOTALS && rule == HALVES) {
