@@ -142,10 +142,14 @@ def read_steps(node: onnx.NodeProto) -> list[KernelStep]:
 
 def extend_kernel(node: onnx.NodeProto, steps: Sequence[KernelStep], result: str) -> onnx.NodeProto:
     """Return the node with further steps. A rounding that follows a computation directly becomes
-    part of its step."""
+    part of its step; that of a sum that is a half already is omitted."""
     fixed, joined = node.input[: FIXED_INPUTS[node.op_type]], read_steps(node)
+    has_halves = attribute(node, "block", 0) > 0 and not attribute(node, "raises", 0)
     for step in steps:
-        if step.kind is StepKind.NONE and joined and joined[-1].rounded is Rounded.KEPT:
+        is_rounding = step.kind is StepKind.NONE
+        if is_rounding and step.rounded is Rounded.ROUNDED and has_halves and not joined:
+            continue
+        if is_rounding and joined and joined[-1].rounded is Rounded.KEPT:
             joined[-1] = replace(joined[-1], rounded=step.rounded)
         else:
             joined.append(step)
