@@ -201,7 +201,7 @@ INLINE const float *find_element(struct source source, int64_t at) {
 }
 
 /* What most products and convolutions end with, which is done while a value is in its register: a rounding, a
-   bias, a tensor of the result's shape, a Relu, and a table or a rounding to 8 bits. */
+   bias, a tensor of the result's shape, a Relu, a table and a rounding to 8 bits. */
 struct ending {
     const struct operand_run *bias, *other; /* NULL: none */
     const uint16_t *table;                  /* likewise */
@@ -217,14 +217,15 @@ INLINE int is_relu(const struct step *step) {
 /* Whether a step was added to the ending. */
 static int add_to_ending(const struct step *step, const struct operand_run *operands, struct ending *ending) {
     const struct operand_run *y = step->operand < 0 ? NULL : operands + step->operand;
-    if (ending->table || ending->quarter) return 0;
+    if (ending->quarter) return 0;
+    if (step->kind == STEP_F143 || step->kind == STEP_F152)
+        return step->rounding == KEPT && (ending->quarter = step);
+    if (ending->table) return 0;
     if (step->kind == STEP_TABLE) {
         ending->table = y->data;
         ending->is_hard_swish = step->number == HARD_SWISH;
         return 1;
     }
-    if (step->kind == STEP_F143 || step->kind == STEP_F152)
-        return step->rounding == KEPT && (ending->quarter = step);
     if (ending->is_relu) return 0;
     if (is_relu(step)) return ending->is_relu = 1;
     if (step->rounding != ROUNDED || ending->other) return 0;

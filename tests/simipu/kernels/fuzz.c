@@ -169,7 +169,7 @@ static void draw_value(const struct layout *layout, int number) {
     values[number] = (struct values){data, is_half, strides[0], strides[1], strides[2]};
 }
 
-/* What the kernels do in one go: a rounding, a bias, another tensor, a Relu, and a table or a rounding to 8
+/* What the kernels do in one go: a rounding, a bias, another tensor, a Relu, a table and a rounding to 8
    bits. Returns the number of steps. */
 static int draw_ending(const struct layout *layout, int is_half) {
     int count = 0, operands = (int)draw(0, 2);
@@ -183,7 +183,8 @@ static int draw_ending(const struct layout *layout, int is_half) {
         int is_hard_swish = one_in(2);
         is_hard_swish ? make_hard_swish(&values[operands]) : draw_table(&values[operands]);
         steps[count++] = (struct step){STEP_TABLE, KEPT, operands, is_hard_swish ? HARD_SWISH : 0};
-    } else if (is_half && one_in(2)) {
+    }
+    if (is_half && one_in(2)) {
         float unit = ldexpf(1, (int)draw(-12, 12));
         steps[count++] = (struct step){one_in(2) ? STEP_F143 : STEP_F152, KEPT, -1, unit};
     }
