@@ -40,9 +40,9 @@ class Precision:
 
 
 PRECISIONS = {
-    "half": Precision("fp16", Goal(0.6)),
-    "float": Precision("fp16", Goal(0.9), "float"),
-    "fp8": Precision("fp8", Goal(0.5)),
+    "half": Precision("fp16", Goal(0.8)),
+    "float": Precision("fp16", Goal(0.95), "float"),
+    "fp8": Precision("fp8", Goal(0.65)),
     "fp32": Precision("fp32", Goal(1.0)),
     "openvino": Precision("fp32", Goal(1.0), accelerator="openvino"),
 }
