@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from triton_poplar.dlpack import CPU_DEVICE, to_capsule
+from triton_poplar.dlpack import CapsuleOnce, to_capsule
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import log_to_stderr
 from triton_poplar.model_state import ModelState, complete_config
@@ -469,25 +469,9 @@ def _describe_build() -> dict[str, str]:
     return {**versions, "python": platform.python_version()}
 
 
-class _Capsule:
-    """Exporter of a tensor's memory. numpy 2 first asks with arguments that the stub's tensors
-    reject, which takes four times as long."""
-
-    __slots__ = ("_capsule",)
-
-    def __init__(self, tensor: pb_utils.Tensor) -> None:
-        self._capsule = tensor.__dlpack__()
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return CPU_DEVICE
-
-
 def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:
     """Return the tensor's memory as an array, without a copy; booleans are transferred as bytes."""
-    array = np.from_dlpack(_Capsule(tensor))
+    array = np.from_dlpack(CapsuleOnce(tensor))
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
 
 
@@ -496,7 +480,7 @@ class _ResponseMemory:
 
     def __init__(self, tensor: pb_utils.Tensor) -> None:
         self._tensor = tensor
-        interface = np.from_dlpack(_Capsule(tensor)).__array_interface__  # read-only
+        interface = np.from_dlpack(CapsuleOnce(tensor)).__array_interface__  # read-only
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 

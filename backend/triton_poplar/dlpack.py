@@ -1,4 +1,4 @@
-"""numpy arrays as DLPack capsules that Triton's stub accepts.
+"""numpy arrays as DLPack capsules that Triton's stub accepts, and its tensors for numpy.
 
 The capsules are made by hand for two reasons. The stub's own numpy binding reads arrays of numpy 2
 wrongly. A capsule that numpy made crashes the stub, which renames it before numpy's destructor
@@ -82,3 +82,19 @@ def to_capsule(array: Array) -> Any:
     address = ctypes.addressof(managed)
     _alive[address] = (managed, shape, array)
     return _new_capsule(address, b"dltensor", None)
+
+
+class CapsuleOnce:
+    """Exporter of the memory of a tensor of the stub, for one `numpy.from_dlpack`: numpy 2 first
+    asks with arguments that the stub's tensors reject, which takes four times as long."""
+
+    __slots__ = ("_capsule",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._capsule = tensor.__dlpack__()
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU_DEVICE

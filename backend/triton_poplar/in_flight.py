@@ -56,18 +56,20 @@ class InFlight:
     @property
     def are_all_waiting(self) -> bool:
         """Whether all requests wait that may come."""
-        return self._num_waiting > self._num_probed and self._are_all(self._num_waiting)
+        with self._lock:
+            return self._num_waiting > self._num_probed and self._are_all(self._num_waiting)
 
     def may_compute(self, num_requests: int) -> bool:
         """Return whether to compute a call of so many requests at once, since no others are to be
         expected."""
-        if not self._are_all(num_requests):
+        with self._lock:
+            if not self._are_all(num_requests):
+                return False
+            self._num_calls += 1
+            if self._num_calls % PROBE_CALLS:
+                return True
+            self._num_probed = num_requests
             return False
-        self._num_calls += 1
-        if self._num_calls % PROBE_CALLS:
-            return True
-        self._num_probed = num_requests
-        return False
 
     def _are_all(self, num_requests: int) -> bool:
         peaks = self._peaks

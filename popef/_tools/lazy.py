@@ -51,7 +51,11 @@ def importing() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Module that is executed when a name that it does not have is used."""
+    """Module that is executed when a name that it does not have is used.
+
+    The standard library's LazyLoader executes a module when any name is used, also the one that
+    the stub takes from asyncio.
+    """
 
     def __getattr__(self, name: str) -> Any:
         with _EXECUTING:  # it uses its own names meanwhile, in the same thread

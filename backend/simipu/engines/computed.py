@@ -54,7 +54,7 @@ ORT_ERRORS = (
 """Exceptions that ONNX Runtime raises for a graph or data that it cannot compute. Its classes have
 no common base, and other exceptions of its C++ code appear as Python's."""
 
-MAX_COPIED_BYTES = 256 << 10
+MAX_COPIED_WEIGHTS_BYTES = 256 << 10
 """Maximum size of a graph's weights that are copied instead of read in place. Runs of such a graph
 are so short that the check of the mapped files before each would be a large part of them."""
 MAX_THREADS = 1024
@@ -185,7 +185,9 @@ class OrtGraph:
         providers: Sequence[Provider] = (CPU_PROVIDER,),
         entries: Mapping[str, str] | None = None,
     ) -> None:
-        self.reads_weights = sum(value.nbytes for value in weights.values()) > MAX_COPIED_BYTES
+        self.reads_weights = (
+            sum(value.nbytes for value in weights.values()) > MAX_COPIED_WEIGHTS_BYTES
+        )
         if not self.reads_weights:
             weights = {name: value.copy() for name, value in weights.items()}
         # ONNX Runtime reads the arrays in place, so they must live as long as the session.
