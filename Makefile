@@ -93,7 +93,7 @@ dist-aarch64: .venv/dist
 
 BENCHMARKS := serving tfserving against_onnxruntime half kernel_calls loading compiling popart_building dry_runs memory many_models paced overload popef_files capacity
 
-# All of it takes some three hours; `make bench BENCH_OPTIONS=--quick` takes few short rounds, 40 to 75 minutes.
+# `make bench BENCH_OPTIONS=--quick` takes few rounds; BENCH_OPTIONS="--docs docs/speed.md" writes the tables into the document.
 bench: .venv/bench models
 	for each in $(BENCHMARKS); do .venv/bench/bin/python benchmarks/$$each.py $(BENCH_OPTIONS) || exit 1; done
 

@@ -29,6 +29,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 SERVED = [name for name in NETWORKS if not name[-1].isdigit() or name == "resnet50"]
 """Networks of one row, whose requests are joined if they arrive together."""
 SMALL = ("mlp", "convnet")
+LARGE = ("resnet50", "bert_base")
+"""Networks that are measured with one request at once: joining rows gains nothing."""
 RIVALS = {"onnxruntime": repository.ONNXRUNTIME, "openvino": repository.OPENVINO}
 REAL = (
     "basic_pitch",
@@ -107,9 +109,8 @@ def measure(
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         case = write_case(folder, name, threads, options)
-        comparisons = [
-            make_comparison(case, concurrency, folder) for concurrency in options.concurrency
-        ]
+        at_once = options.concurrency[:1] if name in LARGE else options.concurrency
+        comparisons = [make_comparison(case, concurrency, folder) for concurrency in at_once]
         with repository.serve(folder / "models", folder / "log") as server:
             # This benchmark does not check the answers of other precisions.
             exact = [
@@ -156,7 +157,7 @@ def parse_options() -> argparse.Namespace:
         default=list(PRECISIONS),
         help="(default: all)",
     )
-    options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
+    options = rounds.parse_options(parser, seconds=rounds.SECONDS, concurrency=(1, 16))
     networks = options.models or (SERVED if options.real is None else [])
     options.models = [*networks, *(REAL if options.real == [] else options.real or [])]
     model_table.read_models(options.models[len(networks) :])  # unknown names end here
@@ -168,12 +169,20 @@ def main() -> None:
     options = parse_options()
     console = report.make_console()
     for threads in options.threads:
+        comparisons, found = [], []
         for name in options.models:
             title = (
                 f"{name} beside ONNX Runtime and OpenVINO in Python models, gRPC, a row per "
                 f"request, {options.instances} instance(s), threads: {threads or 'the cores'}"
             )
-            report.print_report(title, *measure(name, threads, options, console), console)
+            some, results = measure(name, threads, options, console)
+            report.print_report(title, some, results, console)
+            comparisons += some
+            found += results
+        title = f"throughput over ONNX Runtime's, threads: {threads or 'the cores'}"
+        wide = report.make_wide_table(title, comparisons, found)
+        section = f"against {threads} threads" if threads else "against"
+        report.show(console, {section: wide}, options.docs)
 
 
 if __name__ == "__main__":

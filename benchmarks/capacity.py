@@ -113,7 +113,7 @@ def describe(figures: Sequence[float]) -> str:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    options = rounds.parse_options(parser, rounds=3, seconds=2.0, concurrency=(16,))
+    options = rounds.parse_options(parser, seconds=rounds.SECONDS, concurrency=(16,))
     console = report.make_console()
     perf_analyzer.prepare()
     with tempfile.TemporaryDirectory() as name:

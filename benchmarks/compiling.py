@@ -33,7 +33,7 @@ def _processor_seconds() -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    options = parse_options(parser, rounds=3, quick_rounds=1)
+    options = parse_options(parser, quick_rounds=1)
     console = report.make_console()
     columns = ("partials", "seconds", "processor's", "goal", "peak / file", "goal")
     table = report.make_table(f"BERT-large to fp16, medians of {options.rounds}", *columns)
@@ -58,7 +58,7 @@ def main() -> None:
                 report.describe_goal(seconds, SECONDS),
                 *(report.describe_ratio(sizes, MEMORY), report.describe_goal(sizes, MEMORY)),
             )
-    console.print(table)
+    report.show(console, {"compiling": table}, options.docs)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Cost of the chip's numbers: the served graphs, in this process, beside ONNX Runtime in fp32 on
 the original ONNX file.
 
-    benchmarks/half.py [--models M ...] [--precisions P ...] [--threads N ...] [--rounds N]
-                       [--seconds S] [--profile]
+    benchmarks/half.py [--models M ...] [--precisions P ...] [--threads N ...]
+                       [--instructions native avx2] [--rounds N] [--seconds S] [--profile]
 
 Rounds are interleaved: each measures ONNX Runtime, each precision, and ONNX Runtime again, each for
 S seconds. A ratio is of speeds, so that 1 is as fast as ONNX Runtime in fp32. With --profile it
-prints the times by operator, and by node, of both instead.
+prints the times by operator, and by node, of both instead. Where the processor has AVX-512, the
+chip's numbers are measured a second time as on one with AVX2, on one thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import inputs
+import instructions
 import node_times
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +34,8 @@ import report
 from compared import NETWORKS, PRECISIONS, Network, compile_network
 from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
-from rounds import parse_options
+from rich.table import Table
+from rounds import SECONDS, parse_options
 from simipu import Direction, GraphOptions, choose_accelerator
 from simipu.engines.opening import open_graph
 
@@ -47,6 +51,10 @@ COLUMNS = (
 )
 PIXEL, WORD = 256, 30_522
 """Upper bounds of integers in pictures and in sentences."""
+OWN_NUMBERS = ("half", "float", "fp8")
+"""Precisions that are computed by our kernels."""
+LONGEST = ("bert_base_4",)
+"""Networks that are measured if they are named: their ratios are those of the smaller batch."""
 
 
 @dataclass(slots=True)
@@ -55,6 +63,30 @@ class Subject:
 
     run: Callable[[], Sequence[Array]]
     seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A network's figures in one precision: median milliseconds, the ratios of speed of all rounds,
+    and the largest difference over the largest value."""
+
+    network: str
+    threads: int
+    precision: str
+    theirs_ms: float
+    ours_ms: float
+    ratios: Sequence[float]
+    error: float
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of COLUMNS."""
+        goal = PRECISIONS[self.precision].goal
+        return (
+            *(self.network, str(self.threads), self.precision),
+            *(f"{self.theirs_ms:.3f}", f"{self.ours_ms:.3f}"),
+            *(report.describe_ratio(self.ratios, goal), report.describe_goal(self.ratios, goal)),
+            f"{self.error:.1e}",
+        )
 
 
 def open_executable(folder: Path) -> Executable:
@@ -153,9 +185,9 @@ def find_error(subject: Subject, expected: Sequence[Array]) -> float:
 
 def compare(
     name: str, network: Network, executables: Mapping[str, Executable], options: argparse.Namespace
-) -> list[tuple[str, ...]]:
-    """Return the rows of a network's figures."""
-    rows = []
+) -> list[Found]:
+    """Return a network's figures."""
+    found = []
     for threads in options.threads:
         session = open_original(network, threads)
         some = next(iter(executables.values()))
@@ -173,20 +205,32 @@ def compare(
         expected = baseline.run()
         for precision, subject in subjects.items():
             ratios = [
-                theirs / ours
-                for theirs, ours in zip(baseline.seconds, subject.seconds, strict=True)
+                first / second
+                for first, second in zip(baseline.seconds, subject.seconds, strict=True)
             ]
-            goal = PRECISIONS[precision].goal
-            milliseconds = (1e3 * statistics.median(run.seconds) for run in (baseline, subject))
-            rows.append(
-                (
-                    *(name, str(threads), precision),
-                    *(f"{value:.3f}" for value in milliseconds),
-                    *(report.describe_ratio(ratios, goal), report.describe_goal(ratios, goal)),
-                    f"{find_error(subject, expected):.1e}",
-                )
-            )
-    return rows
+            theirs, ours = (1e3 * statistics.median(run.seconds) for run in (baseline, subject))
+            error = find_error(subject, expected)
+            found.append(Found(name, threads, precision, theirs, ours, ratios, error))
+    return found
+
+
+def make_tables(found: Sequence[Found], instructions_: str) -> dict[str, Table]:
+    """Return a table for each number of threads, with a row for each network, by its section of the
+    document."""
+    tables = {}
+    for threads in dict.fromkeys(figures.threads for figures in found):
+        rows: dict[str, list[str]] = {}
+        of_threads = [figures for figures in found if figures.threads == threads]
+        for figures in of_threads:
+            row = rows.setdefault(figures.network, [figures.network, f"{figures.theirs_ms:.3f}"])
+            row.append(report.describe_ratio(figures.ratios, PRECISIONS[figures.precision].goal))
+        precisions = list(dict.fromkeys(figures.precision for figures in of_threads))
+        title = f"speed over ONNX Runtime's in fp32, threads: {threads}, {instructions_}"
+        table = report.make_table(title, "network", "ONNX Runtime, ms", *precisions)
+        for row in rows.values():
+            table.add_row(*row)
+        tables[f"half {instructions_} {threads}"] = table
+    return tables
 
 
 def profile(
@@ -229,9 +273,9 @@ def read_options() -> argparse.Namespace:
         "--models",
         nargs="+",
         choices=NETWORKS,
-        default=list(NETWORKS),
+        default=[name for name in NETWORKS if name not in LONGEST],
         metavar="M",
-        help=", ".join(NETWORKS),
+        help=f"of {', '.join(NETWORKS)} (default: all but {', '.join(LONGEST)})",
     )
     add(
         "--precisions",
@@ -241,14 +285,36 @@ def read_options() -> argparse.Namespace:
         help="(default: all)",
     )
     add("--threads", nargs="+", type=int, default=[1, 2], help="of an operator (default: 1 2)")
+    both = [instructions.NATIVE, instructions.AVX2]
+    add(
+        "--instructions",
+        nargs="+",
+        choices=both,
+        default=both if instructions.has_avx512() else both[:1],
+        help="of the processor (default: %(default)s)",
+    )
+    add("--limited", action="store_true", help=argparse.SUPPRESS)
     add("--profile", action="store_true", help="where the time goes, by operator and node")
-    return parse_options(parser, rounds=5, seconds=0.4)
+    options = parse_options(parser, seconds=SECONDS)
+    if options.limited:
+        options.precisions = [name for name in options.precisions if name in OWN_NUMBERS]
+        options.threads = options.threads[:1]
+    return options
 
 
 def main() -> None:
     """Measure, and print a table for each network as soon as it is there."""
     options = read_options()
+    if options.limited or instructions.NATIVE in options.instructions:
+        run(options, instructions.AVX2 if options.limited else instructions.NATIVE)
+    if not options.limited and instructions.AVX2 in options.instructions:
+        instructions.run_with_avx2([*sys.argv, "--limited"])
+
+
+def run(options: argparse.Namespace, instructions_: str) -> None:
+    """Measure all networks in this process, whose instructions are those."""
     console = report.make_console()
+    found = []
     for name in options.models:
         with console.status(f"measuring {name}"), tempfile.TemporaryDirectory() as text:
             folder = Path(text)
@@ -265,9 +331,13 @@ def main() -> None:
             table = report.make_table(
                 f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *COLUMNS
             )
-            for row in compare(name, network, executables, options):
-                table.add_row(*row)
+            measured = compare(name, network, executables, options)
+            found += measured
+            for figures in measured:
+                table.add_row(*figures.row())
             console.print(table)
+    if not options.profile:
+        report.show(console, make_tables(found, instructions_), options.docs)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def time_node(session: onnxruntime.InferenceSession) -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    options = parse_options(parser, rounds=5)
+    options = parse_options(parser)
     sessions = {kind: open_graph(make) for kind, make in KINDS.items()}
     rounds = [
         {kind: time_node(session) for kind, session in sessions.items()}

@@ -38,7 +38,7 @@ def time_load(folder: Path) -> float:
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    options = parse_options(parser, rounds=7)
+    options = parse_options(parser)
     console = report.make_console()
     columns = ("model", "fp32, s", "half, s", "half / fp32", "goal")
     table = report.make_table(f"load, medians of {options.rounds} rounds", *columns)

@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--copies", type=int, default=4, help="models (default %(default)s)")
     parser.add_argument("--models", nargs="+", default=[memory.WEIGHTLESS, *MODELS])
-    options = parse_options(parser, rounds=3, quick_rounds=1)
+    options = parse_options(parser, quick_rounds=1)
     if options.copies <= 1:
         parser.error(f"--copies: expected at least 2, found {options.copies}")
     console = report.make_console()
@@ -110,7 +110,7 @@ def main() -> None:
             cells.append(report.describe_goal(later[i], goal))
         cells += [f"{statistics.median(side[2]):.1f}" for side in (first, later)]
         table.add_row(model, *cells)
-    console.print(table)
+    report.show(console, {"many models": table}, options.docs)
 
 
 if __name__ == "__main__":

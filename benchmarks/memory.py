@@ -170,7 +170,9 @@ def main() -> None:
     parser.add_argument(
         "--model", help="example model with a weights.popef (default: that with the largest)"
     )
-    options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
+    options = rounds.parse_options(
+        parser, seconds=rounds.SECONDS, concurrency=(16,), quick_rounds=1
+    )
     console = report.make_console()
     perf_analyzer.prepare()
     sizes = {
@@ -199,7 +201,8 @@ def main() -> None:
                 )
         console.print(make_size_table(seen))
         examples = {folder: seen[folder.name, 2] for folder in (example, *variants)}
-        console.print(make_ratio_table(examples, seen[WEIGHTLESS, 2]))
+        ratios = make_ratio_table(examples, seen[WEIGHTLESS, 2])
+        report.show(console, {"memory": ratios}, options.docs)
     console.print(
         f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of "
         "the runs, which"

@@ -49,8 +49,8 @@ MODES = {
     "synchronous": {**PACED, "synchronous_execution": "1"},
 }
 """Parameters; an incomplete batch, as all of `link` are, waits for no more rows."""
-MIN_BATCHES = 50
-"""Minimum batches of a window: one too many or too few makes 2 %, and there are three."""
+MIN_BATCHES = 15
+"""Minimum batches of a window: one too many or too few makes 2 % of the three windows."""
 PUBLISHED_SECONDS = 1.2
 """Time after which the metrics, published once a second, include everything before."""
 
@@ -160,6 +160,32 @@ def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Tabl
     return table
 
 
+def make_wide_table(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Table:
+    """Return a table with a row for each model and number of requests at once: in each mode the
+    throughput over the modelled one, and late batches of all."""
+    columns = (column for mode in MODES for column in (mode, "late batches"))
+    table = report.make_table(
+        "measured over modelled throughput", "model", "ms of a batch", "at once", *columns
+    )
+    rows: dict[tuple[str, int], list[str]] = {}
+    for load, measured in zip(loads, found, strict=True):
+        model, _, _ = load.model.rpartition("_")
+        first = [model, f"{measured[0].modelled_ms:.2f}", str(load.concurrency)]
+        batches, late = (
+            sum(result.batches for result in measured),
+            sum(result.late for result in measured),
+        )
+        rows.setdefault((model, load.concurrency), first).extend(
+            [
+                report.describe_ratio([result.throughput_ratio for result in measured]),
+                f"{late:.0f} of {batches:.0f}",
+            ]
+        )
+    for row in rows.values():
+        table.add_row(*row)
+    return table
+
+
 def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
     """Return the figures of a load. Each of n clients that wait for one another waits for n
     batches."""
@@ -182,7 +208,7 @@ def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(
-        parser, rounds=3, seconds=1, concurrency=(1, 2, 4), quick_rounds=1
+        parser, seconds=rounds.SECONDS, concurrency=(1, 2, 4), quick_rounds=1
     )
     console = report.make_console()
     perf_analyzer.prepare()
@@ -206,9 +232,9 @@ def main() -> None:
                 turns, "measuring", console=console, disable=not console.is_terminal, transient=True
             )
             measured = [measure(server, load, options.seconds) for load in progress]
-    console.print(
-        make_report(loads, [measured[index :: len(loads)] for index in range(len(loads))])
-    )
+    by_load = [measured[index :: len(loads)] for index in range(len(loads))]
+    console.print(make_report(loads, by_load))
+    report.show(console, {"paced": make_wide_table(loads, by_load)}, options.docs)
     console.print(
         "Alone (1 at once) a client's own way to the server and back comes on top of the modelled "
         "time."

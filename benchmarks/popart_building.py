@@ -126,7 +126,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--build", type=Path, metavar="FILE", help="only build this PopEF file")
-    options = parse_options(parser, rounds=3, quick_rounds=1)
+    options = parse_options(parser, quick_rounds=1)
     if options.build:
         build_and_export(options.build)
         return

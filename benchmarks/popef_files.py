@@ -504,7 +504,7 @@ def main() -> None:
         results = run_rounds(contests, options, console)
         sizes = [path.stat().st_size for path in (small, large)]
         openings = [watch_opening(path) for path in (small, large)]
-    console.print(make_ratio_table(contests, results))
+    report.show(console, {"popef files": make_ratio_table(contests, results)}, options.docs)
     console.print(
         "Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the "
         "rival's."

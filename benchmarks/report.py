@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from perf_analyzer import PARTS, Measurement
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from rounds import Comparison, Goal, Round, Subject
 
 FILE_WIDTH = 180
@@ -34,6 +36,25 @@ def make_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table for a document."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def as_markdown(table: Table) -> str:
+    """Return a table's columns and rows for a document, without its title."""
+    cells = [
+        [Text.from_markup(str(cell)).plain for cell in column.cells] for column in table.columns
+    ]
+    return make_markdown(
+        [str(column.header) for column in table.columns], list(zip(*cells, strict=True))
+    )
+
+
+def show(console: Console, tables: Mapping[str, Table], document: Path | None) -> None:
+    """Print tables, and put them into the sections of these names of a document that has them."""
+    for table in tables.values():
+        console.print(table)
+    if document is not None:
+        sections = {name: as_markdown(table) for name, table in tables.items()}
+        document.write_text(make_document(document.read_text(), sections))
 
 
 def make_document(template: str, sections: Mapping[str, str]) -> str:
@@ -69,6 +90,41 @@ def print_report(
     missed = _missed_table(comparisons, found)
     if missed.row_count:
         console.print(missed)
+
+
+def make_wide_table(
+    title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]
+) -> Table:
+    """Return a table of throughputs: a row for each number of requests at once, a column for each
+    model; those with a goal have their spread."""
+    baseline, *labels = map(comparisons[0].label, range(len(comparisons[0].subjects)))
+    has_rivals = comparisons[0].num_rivals > 1
+    columns = (f"{baseline}, requests/s", f"{baseline} again", *labels)
+    last = "fp32, of the faster" if has_rivals else "p99"
+    table = make_table(title, "requests", "at once", *columns, last)
+    for comparison, rounds in zip(comparisons, found, strict=True):
+        indices = range(len(comparison.subjects))
+        goals = [subject.throughput for subject in comparison.subjects]
+        ratios = [_ratios(rounds, index, _throughput) for index in indices]
+        if has_rivals:
+            others = [
+                statistics.median(_rival_ratios(rounds, index, comparison.num_rivals))
+                for index in indices
+                if comparison.subjects[index].rivals
+            ]
+        else:
+            others = [statistics.median(_ratios(rounds, 1, _p99))]
+        table.add_row(
+            *(comparison.what, str(comparison.concurrency), _median(_runs(rounds, 0), _throughput)),
+            *(
+                describe_ratio(ratio, goal)
+                if goal or not index
+                else f"{statistics.median(ratio):.2f}"
+                for index, (ratio, goal) in enumerate(zip(ratios, goals, strict=True))
+            ),
+            f"{max(others):.2f}",
+        )
+    return table
 
 
 def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:

@@ -20,9 +20,12 @@ from perf_analyzer import Measurement
 from rich.console import Console
 from rich.progress import Progress
 
-QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
+ROUNDS, SECONDS = 7, 0.1
+"""Rounds of a benchmark, and seconds of a window: many rounds of short windows say more than few of
+long ones, because the machine's speed drifts."""
+QUICK_ROUNDS = 2
 WARM_UP_SECONDS = 0.1
-MIN_BURSTS, LARGEST_WINDOW_SECONDS = 10, 4.0
+MIN_BURSTS, LARGEST_WINDOW_SECONDS = 6, 4.0
 """Answers to as many requests as are in flight, over the windows of a measurement; no window is
 lengthened for more than that."""
 WINDOW_BURSTS = 1.25
@@ -93,15 +96,16 @@ class Round:
 def parse_options(
     parser: argparse.ArgumentParser,
     *,
-    rounds: int,
+    rounds: int = ROUNDS,
     seconds: float | None = None,
     concurrency: Sequence[int] = (),
     quick_rounds: int = QUICK_ROUNDS,
-    quick_seconds: float = QUICK_SECONDS,
+    quick_seconds: float | None = None,
 ) -> argparse.Namespace:
     """Parse the command line: the options that all benchmarks have, with these defaults, and those
-    of `parser`. A benchmark without windows or requests in flight takes their options too, without
-    effect, so that `make bench` gives the same to all."""
+    of `parser`. A benchmark without windows, requests in flight or tables in a document takes their
+    options too, without effect, so that `make bench` gives the same to all."""
+    quick_seconds = quick_seconds or seconds
     unused = "no effect here"
     parser.add_argument(
         "--rounds", type=int, help=f"interleaved rounds (default {rounds}, quick {quick_rounds})"
@@ -123,9 +127,13 @@ def parse_options(
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="few short rounds: shows that it works, resolves little",
+        help="few rounds: shows that it works, resolves little",
+    )
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="write the tables into this document, too"
     )
     options = parser.parse_args()
+    options.docs = options.docs and options.docs.resolve()
     options.rounds = options.rounds or (quick_rounds if options.quick else rounds)
     options.seconds = options.seconds or (quick_seconds if options.quick else seconds)
     return options

@@ -88,7 +88,7 @@ def main() -> None:
         default=list(WIDTHS),
         help="bytes of a row (default all)",
     )
-    options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 4, 16))
+    options = rounds.parse_options(parser, seconds=rounds.SECONDS, concurrency=(1, 4, 16))
     console = report.make_console()
     with tempfile.TemporaryDirectory() as name:
         folder, comparisons, checks = Path(name), [], []
@@ -104,9 +104,10 @@ def main() -> None:
             results = rounds.run_rounds(
                 server.grpc_url, comparisons, options.rounds, options.seconds, console
             )
-    report.print_report(
-        "the backend beside the floor, gRPC, a row per request", comparisons, results, console
-    )
+    title = "the backend beside the floor, gRPC, a row per request"
+    report.print_report(title, comparisons, results, console)
+    wide = report.make_wide_table(f"{title}: throughput", comparisons, results)
+    report.show(console, {"serving": wide}, options.docs)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, help="these requests only"
     )
-    options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
+    options = rounds.parse_options(parser, seconds=rounds.SECONDS, concurrency=(1, 16))
     console = report.make_console()
     if not WIDTHS.keys() >= set(options.only):
         repository.build_examples()
