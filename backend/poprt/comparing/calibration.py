@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import onnx
@@ -163,7 +164,7 @@ def calibrate(
         if data is None
         else iter_given(streams, data, batch_size)
     )
-    batches = list(source)
+    batches = list(islice(source, half.count_batches()))
     drawn = describe_ranges(batches) if data is None else None
     loud = None
     if data is None and batches:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from simipu import CompileError, LoadError, RunError
+from onnxgraph import infer_shapes
+from simipu import CompileError, LoadError, RunError, count_all_operations
 
 from popef._tools.arrays import Array
 from popef._tools.console import quieted
@@ -22,10 +23,18 @@ from poprt.comparing.sides import Feeds, Renarrow, Side
 
 MAX_ROUNDS = 6
 """Maximum number of times that operators are added to those that stay in float."""
-MAX_TRIALS = 60
-"""Maximum number of choices of operators that are tried."""
+MIN_TRIALS, MAX_TRIALS = 6, 60
+"""Bounds of the number of choices of operators that are tried."""
+MAX_OPERATIONS = 25 * 10**10
+"""Maximum number of multiply-adds of all choices, if there are more than `MIN_TRIALS`: 8 s on two
+cores. The number of choices does not depend on how busy a machine is, so the advice does not,
+either."""
+_TRIALS_PER_ROUND = 10
+"""Number of choices that may be tried for each further round: to find the nodes that differ takes
+as long as several choices."""
 MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 20.0, 8.0
-"""Time after which no further choice is tried: until one is right, and to leave types out of it."""
+"""Time after which no further choice is tried on slow machines: until one is right, and to leave
+types out of it."""
 _MARGIN = 0.5
 """Share of the limit within which a choice must be, if possible: there are other inputs."""
 _MAX_BATCHES = 3
@@ -82,10 +91,15 @@ class FloatSearch:
     _sides: dict[Types, Side] = field(default_factory=dict)
     _limit: float = _MARGIN * LIMIT
     _num_tried: int = 0
+    _max_tried: int = field(init=False)
     _last_seconds: float = 0.0
     _end: float = 0.0
     _start: float = field(default_factory=time.monotonic)
     _failure: str = ""
+
+    def __post_init__(self) -> None:
+        affordable = MAX_OPERATIONS // max(1, count_all_operations(infer_shapes(self.whole.model)))
+        self._max_tried = min(MAX_TRIALS, max(MIN_TRIALS, affordable))
 
     def run(self, divergences: Sequence[Divergence]) -> Types | None:
         """Return the types of operators to keep in float; None if no choice that was tried is
@@ -124,6 +138,8 @@ class FloatSearch:
 
     def _check(self, types: Types) -> int | None:
         """Compare on all batches; return the number of one for which a choice is wrong, if any."""
+        if len(self.tried_on) == len(self.batches):  # it was right on them
+            return None
         try:
             side = self._sides.get(types) or self.renarrow(types)
             comparer, results = Comparer.of(side.model), side.run(self.batches)
@@ -171,7 +187,7 @@ class FloatSearch:
         if types not in self._tried:
             start = time.monotonic()
             is_late = bool(self._num_tried) and start + self._last_seconds > self._end
-            if is_late or self._num_tried >= MAX_TRIALS:
+            if is_late or self._num_tried >= self._max_tried:
                 return False
             self._tried[types] = self._compare(types)
             self._num_tried += 1
@@ -199,7 +215,8 @@ class FloatSearch:
 
         Returns the choice that is right, if there is one, and all that were blamed, in order.
         """
-        for _ in range(MAX_ROUNDS):
+        num_rounds = min(MAX_ROUNDS, 1 + self._max_tried // _TRIALS_PER_ROUND)
+        for number in range(1, num_rounds + 1):
             more = [
                 name for divergence in divergences for name in divergence.blamed if name in there
             ]
@@ -209,7 +226,8 @@ class FloatSearch:
             types = frozenset(blamed)
             if self._try(types):
                 return types, blamed
-            if types not in self._sides or time.monotonic() + self._last_seconds > self._end:
+            is_late = time.monotonic() + self._last_seconds > self._end
+            if number == num_rounds or types not in self._sides or is_late:
                 break
             feeds = self.batches[self.tried_on[0]]
             try:

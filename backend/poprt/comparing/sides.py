@@ -33,9 +33,12 @@ Feeds = Mapping[str, Array]
 FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 """Exceptions that a side raises if it cannot be computed."""
 
-ENOUGH_SECONDS = 2.0
-"""Time in seconds that the batches after the first may take: one that would end later is not
-begun."""
+ENOUGH_OPERATIONS = 6 * 10**10
+"""Multiply-adds of the batches that are compared, if they are more than one: 2 s on two cores.
+Their number does not depend on how busy a machine is, so the figures do not, either."""
+ENOUGH_SECONDS = 5.0
+"""Time in seconds that the batches after the first may take on slow machines: one that would end
+later is not begun."""
 MIN_LIMIT_SECONDS, MAX_LIMIT_SECONDS = 120.0, 3600.0
 """Bounds of the time limit of one batch, in seconds."""
 _MIN_OPERATIONS_PER_CORE_SECOND = 5 * 10**8
@@ -66,6 +69,10 @@ class Side:
     def of(cls, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
         """Return the side of a model, whose large weights are not copied."""
         return cls(*extract_weights(model, MIN_CONSTANT_BYTES), numerics)
+
+    def count_batches(self) -> int:
+        """Return the maximum number of batches to compare, at least 1."""
+        return max(1, ENOUGH_OPERATIONS // max(1, count_all_operations(infer_shapes(self.model))))
 
     def answer(self, feeds: Feeds, names: Sequence[str] | None = None) -> dict[str, Array]:
         """Return the values of `names` (default: the outputs) for one batch. Raises LoadError and

@@ -325,3 +325,23 @@ def test_a_batch_that_would_end_too_late_is_not_started(monkeypatch):
     assert len(list(side.run(batches, enough_seconds=2.5))) == 2
     assert len(list(side.run(batches, enough_seconds=0.5))) == 1
     assert len(list(side.run(batches, enough_seconds=9))) == 5
+
+
+@pytest.mark.parametrize(("operations", "rows"), [(3000, 3), (2999, 2), (1, 1), (10**6, 15)])
+def test_the_number_of_batches_that_are_compared_follows_from_the_model(
+    operations, rows, monkeypatch, caplog
+):
+    """A time limit would make the same compilation report other figures on a busy machine."""
+    ran = []
+    run = sides.Side.run
+
+    def watch(side, batches, *names, **options):
+        ran.append(len(batches))
+        return run(side, batches, *names, **options)
+
+    monkeypatch.setattr(sides, "count_all_operations", lambda _: 1000)
+    monkeypatch.setattr(sides, "ENOUGH_OPERATIONS", operations)
+    monkeypatch.setattr(sides.Side, "run", watch)
+    model = simple([node("MatMul", "x w", "y")], {"w": np.eye(8, dtype=np.float32)})
+    compile_half(model, caplog, batch=1)
+    assert set(ran) == {rows}

@@ -99,6 +99,7 @@ def test_blamed_operators_are_tried_first_and_kept_where_more_are_needed():
 
 def test_the_best_choice_is_named_where_time_or_trials_end(monkeypatch):
     monkeypatch.setattr(mending, "MAX_TRIALS", 2)
+    monkeypatch.setattr(mending, "_TRIALS_PER_ROUND", 1)
     blamed = [Divergence(MODEL.graph.node[0], "", ("Log", "Exp"))]
     run, tried = search(lambda types: 0.2 if types == {"Log", "Exp"} else 0.3)
     monkeypatch.setattr(FloatSearch, "_halve", lambda *_: None)
@@ -118,6 +119,38 @@ def test_no_more_choices_are_tried_than_the_limit(monkeypatch):
     run, tried = search(lambda types: 0.001 if len(types) > 12 else 0.5)
     assert len(run.run([])) > 12
     assert len(tried) == 5
+
+
+@pytest.mark.parametrize(("trials", "least"), [(9, 6), (3, 6), (3, 2)])
+def test_fewer_choices_of_a_large_model_are_tried(trials, least, monkeypatch):
+    monkeypatch.setattr(mending, "count_all_operations", lambda _: 1000)
+    monkeypatch.setattr(mending, "MAX_OPERATIONS", trials * 1000)
+    monkeypatch.setattr(mending, "MIN_TRIALS", least)
+    run, tried = search(lambda types: 0.001 if len(types) > 12 else 0.5)
+    assert len(run.run([])) > 12
+    assert len(tried) == max(trials, least)
+
+
+def test_nodes_that_differ_are_looked_for_again_only_where_many_choices_are_tried(monkeypatch):
+    looks = []
+
+    def look(*_):
+        looks.append(1)
+        return [Divergence(MODEL.graph.node[0], "", (TYPES[len(looks)],))]
+
+    monkeypatch.setattr(mending, "find_divergences", look)
+    for trials, num_looks in ((6, 0), (10, 1), (60, 5)):
+        looks.clear()
+        monkeypatch.setattr(mending, "MAX_TRIALS", trials)
+        run, _ = search(lambda types: 0.5 if len(types) < len(TYPES) else 0.001)
+        run.run([Divergence(MODEL.graph.node[0], "", TYPES[:1])])
+        assert len(looks) == num_looks
+
+
+def test_a_choice_that_was_tried_on_every_batch_is_not_computed_again():
+    run, tried = search(lambda types: 0.001 if {"Abs", "Sigmoid"} <= types else 0.5)
+    assert run.run([]) == {"Abs", "Sigmoid"}
+    assert len(tried) == len(set(tried))
 
 
 def test_where_all_operators_in_float_are_wrong_too_that_is_said():
