@@ -17,7 +17,7 @@ from model_runtime.errors import StoppedError
 from model_runtime.session import Session
 from popef._tools.arrays import Array
 
-MIN_BYTES = 256 << 10
+MIN_BYTES = 64 << 10
 """Minimum size of each request's inputs. To copy less takes about as long as to begin a run."""
 SAMPLE_CALLS = 64
 """Number of calls of which one also measures the way that is not chosen."""
@@ -198,6 +198,7 @@ def _compute_parts(
             if is_over:
                 break
             continue
+        # With the copies into the requests' memory, which a run of one request writes to.
         outcomes += _split_rows(outputs, part) if len(part) > 1 else [outputs]
         choice.record(part, time.perf_counter_ns() - begun_ns)
         rows += sum(map(_count_rows, part))
@@ -233,11 +234,14 @@ def _join_rows(requests: Sequence[Request]) -> Rows:
 
 
 def _split_rows(outputs: Rows, requests: Sequence[Request]) -> Iterator[Outcome]:
-    """Yield the rows of each request, without a copy."""
+    """Yield the rows of each request, in its memory if it has any, else without a copy."""
     start = 0
     for request in requests:
-        end, rows = start + _count_rows(request), dict[str, Array]()
-        for anchor, array in outputs.items():
-            rows[anchor] = array[start:end]
+        end, memory = start + _count_rows(request), request.memory
+        rows = {anchor: array[start:end] for anchor, array in outputs.items()}
+        if memory is not None:
+            for anchor, array in rows.items():
+                memory[anchor][...] = array
+            rows = {anchor: memory[anchor] for anchor in rows}
         yield rows
         start = end

@@ -50,13 +50,15 @@ def test_given_memory_holds_the_same_values_as_new_memory(width):
             np.testing.assert_array_equal(out[1], -x)
 
 
-def test_inputs_of_a_view_and_of_one_shape_after_another_are_read_anew():
+@pytest.mark.parametrize("width", [2, 40_000])
+def test_inputs_of_a_view_and_of_one_shape_after_another_are_read_anew(width):
     spec = (TensorProto.FLOAT, ["n", "m"])
     graph = make_ort_graph(
         make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": spec}, {"y": spec}, {})
     )
-    for x in (np.ones((3, 2), np.float32), np.arange(6, dtype=np.float32).reshape(2, 3).T):
-        out = [np.empty((3, 2), np.float32)]
+    transposed = np.arange(3 * width, dtype=np.float32).reshape(width, 3).T
+    for x in (np.ones((3, width), np.float32), transposed, transposed[:2]):
+        out = [np.empty(x.shape, np.float32)]
         graph.run(["y"], {"x": x}, out)
         np.testing.assert_array_equal(out[0], -x)
 
