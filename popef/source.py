@@ -109,7 +109,7 @@ class FileSource:
         if self._file is None:
             return bytes(self.view(offset, size))
         data = os.pread(self._descriptor, size, offset)
-        if len(data) in (0, size):
+        if len(data) == size or not data:
             return data
         # A single pread gives at most 2 GiB, and less at the end of a file.
         return data + self.read(offset + len(data), size - len(data))
