@@ -7,7 +7,7 @@ the original ONNX file.
 Rounds are interleaved: each measures ONNX Runtime, each precision, and ONNX Runtime again, each for
 S seconds. A ratio is of speeds, so that 1 is as fast as ONNX Runtime in fp32. With --profile it
 prints the times by operator, and by node, of both instead. Where the processor has AVX-512, the
-chip's numbers are measured a second time as on one with AVX2, on one thread.
+chip's numbers are measured a second time as on one with AVX2.
 """
 
 from __future__ import annotations
@@ -293,36 +293,46 @@ def read_options() -> argparse.Namespace:
         default=both if instructions.has_avx512() else both[:1],
         help="of the processor (default: %(default)s)",
     )
-    add("--limited", action="store_true", help=argparse.SUPPRESS)
+    add("--limited", type=Path, help=argparse.SUPPRESS)
     add("--profile", action="store_true", help="where the time goes, by operator and node")
     options = parse_options(parser, seconds=SECONDS)
     if options.limited:
         options.precisions = [name for name in options.precisions if name in OWN_NUMBERS]
-        options.threads = options.threads[:1]
     return options
 
 
 def main() -> None:
     """Measure, and print a table for each network as soon as it is there."""
     options = read_options()
-    if options.limited or instructions.NATIVE in options.instructions:
-        run(options, instructions.AVX2 if options.limited else instructions.NATIVE)
-    if not options.limited and instructions.AVX2 in options.instructions:
-        instructions.run_with_avx2([*sys.argv, "--limited"])
+    if options.limited:
+        run(options, options.limited, instructions.AVX2)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if instructions.NATIVE in options.instructions:
+            run(options, Path(folder), instructions.NATIVE)
+        if instructions.AVX2 in options.instructions:
+            instructions.run_with_avx2([*sys.argv, "--limited", folder])
 
 
-def run(options: argparse.Namespace, instructions_: str) -> None:
-    """Measure all networks in this process, whose instructions are those."""
+def find_executable(network: Network, precision: str, folder: Path) -> Executable:
+    """Open the executable of a network, compiled into `folder` unless it is there."""
+    if not folder.exists():
+        compile_network(network, precision, folder)
+    return open_executable(folder)
+
+
+def run(options: argparse.Namespace, folder: Path, instructions_: str) -> None:
+    """Measure all networks in this process, whose instructions are those; networks and executables
+    are in `folder`, or put there."""
     console = report.make_console()
     found = []
     for name in options.models:
-        with console.status(f"measuring {name}"), tempfile.TemporaryDirectory() as text:
-            folder = Path(text)
-            network = NETWORKS[name](folder)
+        with console.status(f"measuring {name}"):
+            place = folder / name
+            place.mkdir(exist_ok=True)
+            network = NETWORKS[name](place)
             executables = {
-                precision: open_executable(
-                    compile_network(network, precision, folder / precision / name)
-                )
+                precision: find_executable(network, precision, place / precision / name)
                 for precision in options.precisions
             }
             if options.profile:

@@ -184,7 +184,11 @@ def main() -> None:
         *(recipe.directory.name for recipe in recipes.read_recipes(repository.EXAMPLES)),
     ]
     parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, help="these requests only"
+        "--only",
+        nargs="+",
+        choices=names,
+        default=list(WIDTHS),
+        help=f"requests of {', '.join(names)} (default: %(default)s)",
     )
     options = rounds.parse_options(parser, seconds=rounds.SECONDS, concurrency=(1, 16))
     console = report.make_console()
