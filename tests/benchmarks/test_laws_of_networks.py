@@ -93,6 +93,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Network(request.param, tmp_path_factory.mktemp("network"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
 def test_time_and_memory_rise_with_the_batch(network: Network, precision: str) -> None:
     """Memory may differ by 3 %: more rows may be split in other ways, which need fewer messages."""

@@ -171,6 +171,7 @@ def quarters(model) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["mse", "mae", "snr", "kld", "cos_dist"])
 @pytest.mark.parametrize("precision", ["fp8", "fp8_weight"])
 def test_every_operand_gets_its_best_format_and_scale(loss, precision, tmp_path):

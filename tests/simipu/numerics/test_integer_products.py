@@ -25,6 +25,7 @@ def saturates(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_products_of_codes_are_those_of_64_bit_arithmetic(family, saturates):
     for number, case in enumerate(FAMILIES[family](1)):
@@ -34,6 +35,7 @@ def test_products_of_codes_are_those_of_64_bit_arithmetic(family, saturates):
             assert not error, f"{case.name} ({number}) in {engine}: error {error:g}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_optimised_graph_has_a_product_that_saturates(family, monkeypatch):
     monkeypatch.setattr(lowering, "products_saturate", lambda: True)

@@ -186,6 +186,7 @@ def test_every_operator_whose_input_is_a_whole_number_has_a_case_or_a_reason():
     assert names - cases == NO_SIZES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_size_of_any_value_is_right_or_an_error(case, engine):

@@ -289,6 +289,7 @@ def lay(parts, rows: int):
     return packed.reshape(rows, TOKENS, *flat.shape[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "longest"),
     [

@@ -62,6 +62,7 @@ def compute(kind, scales, x, *, bias):
     return (sums + (BIAS if bias else 0)) * step * scales.astype(np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(
     "form",
