@@ -380,6 +380,8 @@ def _tabulate(model: bytes) -> npt.NDArray[np.float16] | None:
     """Return a function's values of all halves, or None if ONNX Runtime cannot compute it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
+    # Else the table, which is kept, keeps the whole arena of the session.
+    options.enable_cpu_mem_arena = False
     halves = np.arange(HALVES, dtype=np.uint16).view(np.float16)
     try:
         session = onnxruntime.InferenceSession(
