@@ -49,19 +49,26 @@ def as_markdown(table: Table) -> str:
 
 
 def show(console: Console, tables: Mapping[str, Table], document: Path | None) -> None:
-    """Print tables, and put them into the sections of these names of a document that has them."""
+    """Print tables, and put each into the section of its name if the document has one."""
     for table in tables.values():
         console.print(table)
     if document is not None:
-        sections = {name: as_markdown(table) for name, table in tables.items()}
-        document.write_text(make_document(document.read_text(), sections))
+        template = document.read_text()
+        sections = {
+            name: as_markdown(table) for name, table in tables.items() if _opening(name) in template
+        }
+        document.write_text(make_document(template, sections))
+
+
+def _opening(section: str) -> str:
+    return f"<!-- {section} -->\n"
 
 
 def make_document(template: str, sections: Mapping[str, str]) -> str:
     """Return the document with each section put between its markers `<!-- name -->` and `<!-- end
     -->`."""
     for name, text in sections.items():
-        before, marker, rest = template.partition(f"<!-- {name} -->\n")
+        before, marker, rest = template.partition(_opening(name))
         _, end, after = rest.partition("<!-- end -->")
         if not marker or not end:
             raise ValueError(f"expected the markers of section {name!r}")
