@@ -91,7 +91,7 @@ dist-aarch64: .venv/dist
 	CC=aarch64-linux-gnu-gcc _PYTHON_HOST_PLATFORM=linux-aarch64 \
 	    .venv/dist/bin/python -m build --wheel --outdir dist .
 
-BENCHMARKS := serving tfserving against_onnxruntime half kernel_calls loading compiling popart_building dry_runs memory many_models paced overload popef_files capacity
+BENCHMARKS := serving half against_onnxruntime popef_files compiling memory many_models paced loading kernel_calls tfserving popart_building dry_runs overload capacity
 
 # `make bench BENCH_OPTIONS=--quick` takes few rounds; BENCH_OPTIONS="--docs docs/speed.md" writes the tables into the document.
 bench: .venv/bench models

@@ -208,7 +208,7 @@ def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(
-        parser, seconds=rounds.SECONDS, concurrency=(1, 2, 4), quick_rounds=1
+        parser, seconds=rounds.SECONDS, concurrency=(1, 2), quick_rounds=1
     )
     console = report.make_console()
     perf_analyzer.prepare()
