@@ -42,7 +42,6 @@ from simipu.numerics.indices import IndexGuard
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.lengths import clamp_lengths
 from simipu.numerics.optimisers import find_unsafe_optimisers
-from simipu.numerics.quantized import quantize_exactly
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.numerics.weights import keep_codes, multiplies_parts, name_codes
 from simipu.operators import operator_of
@@ -203,6 +202,8 @@ def _limit_values(
     if options.accelerators:
         is_changed = clamp_lengths(model, guard.faults) | compare_exactly(model, inferred)
         if uses_openvino(options.accelerators):
+            from simipu.numerics.quantized import quantize_exactly
+
             is_changed |= quantize_exactly(model, inferred)
         inferred = infer_shapes(model) if is_changed else inferred
     return inferred, guard.faults

@@ -81,6 +81,12 @@ class Convolution:
         """Return whether its groups have so few channels that the AMP units would be idle."""
         return self.groups > 1 and self.channels <= SLIC_CHANNELS
 
+    @property
+    def slic_taps(self) -> int:
+        """Number of neighbouring positions of a kernel row that the SLIC vertex adds before it
+        stores; 0 if another vertex computes it."""
+        return SLIC_TAPS if self.is_slic else 0
+
     def packed_rows(self, block: int) -> int:
         """Return the number of kernel rows that are packed into channels."""
         # Poplin packs to keep the AMP units busy: only if the channels alone do not fill a block,

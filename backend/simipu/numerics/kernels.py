@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import helper
 from onnxgraph import attribute, iter_nodes, iter_reads
 
-from simipu.numerics.convolution import SLIC_TAPS, Convolution
 from simipu.numerics.quarter import F143, QuarterFormat
 from simipu.operators import Rounding
+
+if TYPE_CHECKING:
+    from simipu.numerics.convolution import Convolution
 
 KERNELS = "simipu"
 """Domain of the kernels; only `lower` makes nodes of it."""
@@ -199,7 +201,7 @@ def make_convolution(
         dilations=list(conv.dilations),
         pads=list(pads),
         packed_rows=conv.packed_rows(block) if block else 1,
-        slic_taps=SLIC_TAPS if conv.is_slic and block else 0,
+        slic_taps=conv.slic_taps if block else 0,
         blocked_source=0,
         blocked_result=0,
         **_code_attributes("filters", sides[1]),

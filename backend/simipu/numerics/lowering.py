@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import onnx
@@ -42,7 +42,6 @@ from simipu.numerics.bodies import (
     needs_bodies,
     put_bodies,
 )
-from simipu.numerics.convolution import place_operands
 from simipu.numerics.exceptions import check_floats
 from simipu.numerics.functions import Table, compute_float, find_tables, function_of, tabulate
 from simipu.numerics.kernels import (
@@ -58,7 +57,6 @@ from simipu.numerics.kernels import (
     make_product,
     quarter_step,
 )
-from simipu.numerics.layout import block_channels
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.partials import (
     HALF_BLOCK,
@@ -67,7 +65,6 @@ from simipu.numerics.partials import (
     add_product,
     finish_product,
 )
-from simipu.numerics.recurrent import Activation, Recurrence, add_kernel, expand
 from simipu.numerics.rounding import round_to_quarter, rounding_constants
 from simipu.numerics.steps import StepWriter
 from simipu.numerics.tensors import Tensors
@@ -76,6 +73,9 @@ from simipu.operators import Rounding, operator_of
 from simipu.operators.entry import GraphContext, Saturates
 from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.saturation import products_saturate
+
+if TYPE_CHECKING:  # imported where a graph needs it, as convolutions are: most do without
+    from simipu.numerics.recurrent import Activation, Recurrence
 
 OLDEST_OPSET = 11
 """First opset in which Clip, Pad and Slice, which the rounding uses, take tensors."""
@@ -192,6 +192,8 @@ class _Lowering:
             return None
         if self.steps.is_fused and not self.raises:
             return None
+        from simipu.numerics.recurrent import expand
+
         expanded = onnx.ModelProto()
         expanded.CopyFrom(model)
         return expanded if expand(expanded.graph, self.tensors.dims, self.tensors.halves) else None
@@ -263,6 +265,8 @@ class _Lowering:
         nodes += self._lower_nodes(graph)
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
         if self.steps.is_fused:
+            from simipu.numerics.layout import block_channels
+
             nodes = fuse(nodes, set(outputs), self.tensors.dims)
             block_channels(nodes, set(outputs), self.tensors.dims)
         _replace_nodes(graph, nodes)
@@ -395,12 +399,16 @@ class _Lowering:
 
     def _recurrence(self, node: onnx.NodeProto) -> Recurrence | None:
         """Return the recurrence of a node that a kernel computes, or None for another node."""
-        if not self.steps.is_fused or self.numerics is None or not self.numerics.half_partials:
+        halves = self.steps.is_fused and self.numerics is not None and self.numerics.half_partials
+        if not halves or not operator_of(node).gates:
             return None
+        from simipu.numerics.recurrent import Recurrence
+
         return Recurrence.of(node, self.tensors.dims, self.tensors.halves)
 
     def _lower_recurrence(self, recurrence: Recurrence) -> list[onnx.NodeProto]:
         assert self.numerics is not None
+        from simipu.numerics.recurrent import add_kernel
 
         def hold(function: Activation) -> str:
             op = Tape(function.name)
@@ -419,6 +427,8 @@ class _Lowering:
         assert self.numerics is not None
         flags = self.steps.flags()
         if operator_of(node).is_convolution:
+            from simipu.numerics.convolution import place_operands
+
             left, right, result = (
                 self.tensors.shapes[name] for name in (*node.input[:2], node.output[0])
             )
@@ -437,12 +447,13 @@ class _Lowering:
         """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of
         2."""
         source, result = node.input[0], node.output[0]
+        unchanged = [make_identity(source, result, node.name)]
         scale, op = attribute(node, "scale", 0), Tape(f"{result}/scaled")
         if result in self.codes:
             return []
         if result in self.tensors.quarters:
             if self.numerics is None:
-                return [_identity(node)]
+                return unchanged
             if self.steps.has_kernels:
                 return [
                     self.steps.step(
@@ -463,12 +474,12 @@ class _Lowering:
             # Computed 8-bit values are already at their scale: `round_to_quarter` gives values, not
             # codes. The codes of weights were decoded at scale 0.
             if source not in self.tensors.weights or not scale:
-                return [_identity(node)]
+                return unchanged
             op.add_as(result, "Mul", source, op.constant(2.0**scale))
             return op.nodes
         if result in self.tensors.halves:
             if source in self.tensors.halves:
-                return [_identity(node)]
+                return unchanged
             # From whole numbers, truths or wider floats: cast by way of float, which may be too
             # large for half.
             source = op.add("Cast", source, to=TensorProto.FLOAT)
@@ -480,11 +491,7 @@ class _Lowering:
         # Halves are already floats; to other types ONNX Runtime casts from float as the chip does
         # from half.
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.tensors.halves
-        return [_identity(node)] if to_float else [node]
-
-
-def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
-    return make_identity(node.input[0], node.output[0], node.name)
+        return unchanged if to_float else [node]
 
 
 def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:

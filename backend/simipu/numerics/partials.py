@@ -17,7 +17,6 @@ import onnx
 from onnxgraph import Tape, attribute
 
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
-from simipu.numerics.convolution import convolve
 from simipu.operators import operator_of
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
@@ -59,6 +58,9 @@ def add_product(op: Tape, node: onnx.NodeProto, operands: Operands) -> str:
     name of the result, which is not yet rounded if a bias was added."""
     left, right, result = operands.left, operands.right, operands.result
     if operator_of(node).is_convolution:
+        # Imported here: most graphs have no convolution that no kernel computes.
+        from simipu.numerics.convolution import convolve
+
         total = convolve(op, node, (left, right, result), operands.block, operands.round)
         return finish_product(op, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]

@@ -47,7 +47,7 @@ def check_layouts(net, blocked, shape=(2, 3, 15, 15), rows=2, numerics=HALF_PART
     assert found == set(blocked)
     chains = {node.output[0] for node in lowered.graph.node if node.op_type == "Chain"}
     assert found | chains >= read
-    with patch("simipu.numerics.lowering.block_channels"):
+    with patch("simipu.numerics.layout.block_channels"):
         plain = lower(model, numerics, kernels=KernelUse.FUSED)
     check_bits(run(lowered, x), run(plain, x))
 
