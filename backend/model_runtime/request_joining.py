@@ -237,11 +237,12 @@ def _split_rows(outputs: Rows, requests: Sequence[Request]) -> Iterator[Outcome]
     """Yield the rows of each request, in its memory if it has any, else without a copy."""
     start = 0
     for request in requests:
-        end, memory = start + _count_rows(request), request.memory
-        rows = {anchor: array[start:end] for anchor, array in outputs.items()}
-        if memory is not None:
-            for anchor, array in rows.items():
-                memory[anchor][...] = array
-            rows = {anchor: memory[anchor] for anchor in rows}
+        end, memory, rows = start + _count_rows(request), request.memory, dict[str, Array]()
+        for anchor, array in outputs.items():
+            if memory is None:
+                rows[anchor] = array[start:end]
+            else:
+                rows[anchor] = memory[anchor]
+                rows[anchor][...] = array[start:end]
         yield rows
         start = end

@@ -135,12 +135,13 @@ class TritonPythonModel:
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
         self._only_input = next(iter(self._dtypes), "") if len(self._dtypes) == 1 else ""
+        self._has_choice = len(self._state.outputs) > 1
         self._tensors = TensorPool(self._state, _make_tensor, _find_memory)
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._is_synchronous = self._state.parameters.synchronous_execution
         self._forwards: ThreadPoolExecutor | None = None
-        if self._state.is_cached and len(self._state.outputs) > 1:
+        if self._state.is_cached and self._has_choice:
             from concurrent.futures import ThreadPoolExecutor
 
             self._forwards = ThreadPoolExecutor(MAX_FORWARDS, "partial requests")
@@ -256,15 +257,17 @@ class TritonPythonModel:
             reply.send(_refuse(error))
 
     def _take(self, request: pb_utils.InferenceRequest) -> Request:
-        tensors, dtypes, inputs = request.inputs(), self._dtypes, {}
+        tensors, inputs = request.inputs(), {}
+        # Triton rejects unknown and missing names, so that with one input there is only one.
+        only_input = self._only_input if len(tensors) == 1 else ""
         for tensor in tensors:
-            # Triton rejects unknown and missing names, so that with one input there is only one.
-            name = self._only_input if len(tensors) == 1 else ""
-            name = name or tensor.name()
+            name = only_input or tensor.name()
             # With numpy 1 the stub has already copied the tensor into an array.
-            inputs[name] = tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, dtypes.get(name))
+            inputs[name] = (
+                tensor.as_numpy() if NUMPY_IS_OLD else _view(tensor, self._dtypes.get(name))
+            )
         # Triton rejects unknown names, so that with one output there is nothing to choose.
-        names = request.requested_output_names() if len(self._state.outputs) > 1 else ()
+        names = request.requested_output_names() if self._has_choice else ()
         return self._make_request(self._state, inputs, names, request, request.timeout())
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
