@@ -59,8 +59,9 @@ static struct panel find_panel(const struct weave *weave, int64_t direction, con
     return (struct panel){of->weights + row * weave->columns + column, weave->columns, LYING_HALVES, 1};
 }
 
-static int count_columns(const struct section *section, int64_t column) {
-    return section->last - column < PANEL ? (int)(section->last - column) : PANEL;
+/* Columns of a tile from `column` on, up to `width` of them. */
+static int count_columns(const struct section *section, int64_t column, int width) {
+    return section->last - column < width ? (int)(section->last - column) : width;
 }
 
 /* totals += lefts * the weights of a section. */
@@ -68,9 +69,11 @@ static void add_products(const struct strand *strand, const struct section *sect
                          float *totals) {
     const struct weave *weave = strand->weave;
     int64_t channel = 0;
+    int most = strand->rows < TILE_ROWS ? (int)strand->rows : TILE_ROWS;
+    int width = weave->wide ? PANEL : find_lying_vectors(most) * LANES;
     for (int p = 0; p < weave->num_parts; channel += weave->parts[p++].channels)
-        for (int64_t column = section->first; column < section->last; column += PANEL) {
-            int columns = count_columns(section, column);
+        for (int64_t column = section->first; column < section->last; column += width) {
+            int columns = count_columns(section, column, width);
             struct panel right = find_panel(weave, strand->direction, section, channel, column);
             for (int64_t row = 0; row < strand->rows; row += TILE_ROWS) {
                 int rows = strand->rows - row < TILE_ROWS ? (int)(strand->rows - row) : TILE_ROWS;
@@ -89,7 +92,7 @@ static void widen_section(const struct weave *weave, int64_t direction, const st
     for (int64_t column = section->first; column < section->last; column += PANEL) {
         struct panel panel = find_panel(weave, direction, section, 0, column);
         for (int64_t k = 0; k < weave->depth; k++)
-            widen(&weights, (row + k) * weave->columns + column, count_columns(section, column),
+            widen(&weights, (row + k) * weave->columns + column, count_columns(section, column, PANEL),
                   (float *)panel.data + k * PANEL);
     }
 }

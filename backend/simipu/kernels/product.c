@@ -34,6 +34,13 @@ enum { FEW_ROWS = TILE_ROWS, FEW_ROUNDED_ROWS = FEW_ROWS };
 #endif
 enum { FEW_ROWS_OF_CODES = 1 };
 
+/* Of tasks of up to so many rows the right side is read where it lies, if it is of whole registers. */
+static int count_lying_rows(const struct product *product) {
+    if (product->right_column != 1 || product->right.element == FLOAT) return 0;
+    if (product->right.element != HALF) return FEW_ROWS_OF_CODES;
+    return product->block ? FEW_ROUNDED_ROWS : FEW_ROWS;
+}
+
 /* The columns where they lie; of whole registers. */
 static struct panel find_lying(const struct operand *right, int64_t start, int64_t between) {
     if (right->element == HALF)
@@ -76,8 +83,7 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     }
     if (right->element != FLOAT && columns % LANES == 0) {
         struct panel lying = find_lying(right, start, product->right_channel);
-        int few = product->block ? FEW_ROUNDED_ROWS : FEW_ROWS;
-        if (rows <= (lying.lying == LYING_HALVES ? few : FEW_ROWS_OF_CODES)) return lying;
+        if (rows <= count_lying_rows(product)) return lying;
         switch (lying.lying) {
         case LYING_HALVES: widen_lying(&lying, LYING_HALVES, columns / LANES, part->channels, held); break;
         case LYING_F143: widen_lying(&lying, LYING_F143, columns / LANES, part->channels, held); break;
@@ -129,6 +135,7 @@ enum outcome OF_SET(simipu_multiply)(const struct product *product, const struct
         .columns = product->columns,
         .rule = product->nan_on_overflow ? NO_OVERFLOW : BOUNDED,
         .is_rounded = product->block > 0,
+        .lying_rows = product->columns % LANES ? 0 : count_lying_rows(product),
         .program = &product->program,
         .values = product->values,
         .result = product->result,

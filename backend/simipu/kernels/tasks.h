@@ -34,6 +34,7 @@ struct job {
     int64_t row_blocks, row_block, column_blocks, column_block;
     enum rule rule; /* of totals that became infinite */
     int is_rounded;
+    int lying_rows; /* a task of up to so many rows packs nothing of its right side */
     const struct program *program;
     const struct values *values;
     float *result;
@@ -54,7 +55,8 @@ typedef int tile_function(const struct part *, const float *const *, const struc
     }
 #define TILE(rows, vectors)                                                                                  \
     TILE_OF(tile_h, rows, vectors, HALVES, PACKED)                                                           \
-    TILE_OF(tile_f, rows, vectors, FLOATS, PACKED)                                                           \
+    TILE_OF(tile_f, rows, vectors, FLOATS, PACKED)
+#define LYING_TILE(rows, vectors)                                                                            \
     TILE_OF(tile_hh, rows, vectors, HALVES, LYING_HALVES)                                                    \
     TILE_OF(tile_fh, rows, vectors, FLOATS, LYING_HALVES)
 #define CODE_TILE(rows, vectors)                                                                             \
@@ -62,27 +64,47 @@ typedef int tile_function(const struct part *, const float *const *, const struc
     TILE_OF(tile_h152_, rows, vectors, HALVES, LYING_F152)                                                   \
     TILE_OF(tile_f143_, rows, vectors, FLOATS, LYING_F143)                                                   \
     TILE_OF(tile_f152_, rows, vectors, FLOATS, LYING_F152)
+#define TO_1(T, i) T(i, 1)
+#define TO_2(T, i) TO_1(T, i) T(i, 2)
+#define TO_3(T, i) TO_2(T, i) T(i, 3)
+#define TO_4(T, i) TO_3(T, i) T(i, 4)
+#define TO_8(T, i) TO_4(T, i) T(i, 5) T(i, 6) T(i, 7) T(i, 8)
+/* ROWS(M, T): M of each number of rows; LYING_ROWS: of tiles whose right side lies where it is. */
 #if defined(__AVX512F__) || defined(SIMIPU_NEON)
-#define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
-#define ROW(T, i) T(i, 1) T(i, 2) T(i, 3) T(i, 4)
-#define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3, tile_##k##i##x4},
+#define ROWS(M, T) M(TO_4, T, 1) M(TO_4, T, 2) M(TO_4, T, 3) M(TO_4, T, 4) M(TO_4, T, 5) M(TO_4, T, 6)
+#define LYING_ROWS ROWS
+#define ROW_OF_CODES TO_4
+#elif defined(__AVX2__)
+#define ROWS(M, T) M(TO_2, T, 1) M(TO_2, T, 2) M(TO_2, T, 3) M(TO_2, T, 4) M(TO_2, T, 5) M(TO_2, T, 6)
+#define LYING_ROWS(M, T) M(TO_8, T, 1) M(TO_4, T, 2) M(TO_3, T, 3) M(TO_3, T, 4) M(TO_2, T, 5) M(TO_2, T, 6)
+#define ROW_OF_CODES TO_8
 #else
-#define TILES(M) M(1) M(2) M(3) M(4)
-#define ROW(T, i) T(i, 1) T(i, 2) T(i, 3)
-#define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3},
+#define ROWS(M, T) M(TO_3, T, 1) M(TO_3, T, 2) M(TO_3, T, 3) M(TO_3, T, 4)
+#define LYING_ROWS ROWS
+#define ROW_OF_CODES TO_3
 #endif
-#define TILE_ROW(i) ROW(TILE, i)
-#define NAMES_H(i) NAMES(h, i)
-#define NAMES_F(i) NAMES(f, i)
-#define NAMES_HH(i) NAMES(hh, i)
-#define NAMES_FH(i) NAMES(fh, i)
-TILES(TILE_ROW)
-ROW(CODE_TILE, 1)
+#define ALL(to, T, i) to(T, i)
+#define LIST(to, T, i) {to(T, i)},
+#define NAME_H(i, j) tile_h##i##x##j,
+#define NAME_F(i, j) tile_f##i##x##j,
+#define NAME_HH(i, j) tile_hh##i##x##j,
+#define NAME_FH(i, j) tile_fh##i##x##j,
+#define NAME_H143(i, j) tile_h143_##i##x##j,
+#define NAME_H152(i, j) tile_h152_##i##x##j,
+#define NAME_F143(i, j) tile_f143_##i##x##j,
+#define NAME_F152(i, j) tile_f152_##i##x##j,
+ROWS(ALL, TILE)
+LYING_ROWS(ALL, LYING_TILE)
+ROW_OF_CODES(CODE_TILE, 1)
 /* By what lies there, rows and registers: of codes one row only, for more are packed. */
-static tile_function *const HALF_TILES[][TILE_ROWS][TILE_VECTORS] = {
-    {TILES(NAMES_H)}, {TILES(NAMES_HH)}, {NAMES(h143_, 1)}, {NAMES(h152_, 1)}};
-static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {
-    {TILES(NAMES_F)}, {TILES(NAMES_FH)}, {NAMES(f143_, 1)}, {NAMES(f152_, 1)}};
+static tile_function *const HALF_TILES[][TILE_ROWS][MAX_VECTORS] = {{ROWS(LIST, NAME_H)},
+                                                                    {LYING_ROWS(LIST, NAME_HH)},
+                                                                    {{ROW_OF_CODES(NAME_H143, 1)}},
+                                                                    {{ROW_OF_CODES(NAME_H152, 1)}}};
+static tile_function *const FLOAT_TILES[][TILE_ROWS][MAX_VECTORS] = {{ROWS(LIST, NAME_F)},
+                                                                     {LYING_ROWS(LIST, NAME_FH)},
+                                                                     {{ROW_OF_CODES(NAME_F143, 1)}},
+                                                                     {{ROW_OF_CODES(NAME_F152, 1)}}};
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
 static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule,
@@ -101,7 +123,7 @@ static void multiply_panel(const struct job *job, const struct part *part, int r
         FLOAT_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
         return;
     }
-    float before[TILE_ROWS][PANEL];
+    float before[TILE_ROWS][MAX_VECTORS * LANES];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
     for (int i = 0; i < rows && !part->is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
     if (HALF_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
@@ -170,7 +192,8 @@ static void run_task(void *data, size_t number) {
     struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
     /* Panels of about as many registers each, and tiles of about as many rows. */
     int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES,
-        panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+        widest = rows <= job->lying_rows ? find_lying_vectors(rows) : TILE_VECTORS,
+        panels = (registers + widest - 1) / widest, tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     int starts[MAX_PANELS + 1];
     struct panel packed[MAX_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;

@@ -11,7 +11,8 @@
         time)
 
    The sums of a block stay in registers. Totals lie in memory that the first cache holds, or in registers,
-   too: then a tile is multiplied one register of columns after the other. */
+   too: then a tile is multiplied one register of columns after the other. With AVX2 a tile is 6 x 2 x 8, and
+   of few rows whose right side is not packed up to 1 x 8 x 8. */
 
 #ifndef SIMIPU_TILE_H
 #define SIMIPU_TILE_H
@@ -20,9 +21,11 @@
 #include "vectors.h"
 
 #if defined(__AVX512F__) || defined(SIMIPU_NEON)
-enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
+enum { TILE_ROWS = 6, TILE_VECTORS = 4, MAX_VECTORS = TILE_VECTORS };
+#elif defined(__AVX2__)
+enum { TILE_ROWS = 6, TILE_VECTORS = 2, MAX_VECTORS = 8 };
 #else
-enum { TILE_ROWS = 4, TILE_VECTORS = 3 };
+enum { TILE_ROWS = 4, TILE_VECTORS = 3, MAX_VECTORS = TILE_VECTORS };
 #endif
 enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
@@ -42,6 +45,14 @@ enum {
     MAX_TOTALS = MAX_ROWS * MAX_COLUMNS,
     MAX_CHANNELS = 256 /* that are packed at a time */
 };
+
+/* Registers of columns of a tile of few rows whose right side lies where it is. With AVX2 as many as make
+   eight sums or more: a multiplication waits four cycles for the one before it, and two begin in each. One
+   row reads whole cache lines of halves. */
+INLINE int find_lying_vectors(int rows) {
+    if (MAX_VECTORS == TILE_VECTORS || rows > 4) return TILE_VECTORS;
+    return rows == 1 ? MAX_VECTORS : rows == 2 ? 4 : 3;
+}
 
 /* What is packed: up to MAX_CHANNELS channels, in blocks. */
 struct part {
@@ -105,7 +116,7 @@ INLINE V take_columns(const void *right, int column, enum lying lying, V unit) {
 }
 
 /* Rows of a matrix, and filters, lie too far apart for the processor to foresee which it reads next. */
-enum { CHANNELS_AHEAD = 16 };
+enum { CHANNELS_AHEAD = 16, CACHE_LINE = 64 };
 
 INLINE void prefetch(const void *right, ptrdiff_t between) {
     __builtin_prefetch((const void *)((uintptr_t)right + CHANNELS_AHEAD * (uintptr_t)between));
@@ -113,13 +124,18 @@ INLINE void prefetch(const void *right, ptrdiff_t between) {
 
 /* sums += a channel of the left times its row of the right. */
 INLINE void multiply_channel(int rows, int vectors, const float *const *lefts, int offset, const void *right,
-                             ptrdiff_t between, enum lying lying, V unit, V sums[TILE_ROWS][TILE_VECTORS]) {
-    V columns[TILE_VECTORS];
-    if (lying != PACKED) prefetch(right, between);
-    for (int j = 0; j < vectors; j++) columns[j] = take_columns(right, j * LANES, lying, unit);
-    for (int i = 0; i < rows; i++) {
-        V value = v_all(lefts[i][offset]);
-        for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
+                             ptrdiff_t between, enum lying lying, V unit, V sums[TILE_ROWS][MAX_VECTORS]) {
+    V columns[MAX_VECTORS], first = v_all(lefts[0][offset]);
+    int row_bytes = MAX_VECTORS > TILE_VECTORS ? vectors * LANES * (int)bytes_of_element(lying) : 1;
+    for (int at = 0; lying != PACKED && at < row_bytes; at += CACHE_LINE)
+        prefetch((const char *)right + at, between);
+    for (int j = 0; j < vectors; j++) {
+        columns[j] = v_in_order(take_columns(right, j * LANES, lying, unit));
+        if (rows == 1) sums[0][j] = v_sum_in_order(first, columns[j], sums[0][j]);
+    }
+    for (int i = 0; rows > 1 && i < rows; i++) {
+        V value = v_in_order(v_all(lefts[i][offset]));
+        for (int j = 0; j < vectors; j++) sums[i][j] = v_sum_in_order(value, columns[j], sums[i][j]);
     }
 }
 
@@ -148,7 +164,7 @@ INLINE int find_registers(int rows) { return rows >= 4 ? 1 : rows == 3 ? 2 : TIL
 INLINE V multiply_registers(const struct part *part, int rows, int vectors, enum lying lying,
                             const float *const *lefts, const char *right, ptrdiff_t between, V unit,
                             float *totals, ptrdiff_t totals_row) {
-    V held[TILE_ROWS][TILE_VECTORS], sums[TILE_ROWS][TILE_VECTORS], lost = v_all(0);
+    V held[TILE_ROWS][MAX_VECTORS], sums[TILE_ROWS][MAX_VECTORS], lost = v_all(0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++)
             held[i][j] = part->is_first ? v_all(0) : v_load(totals + i * totals_row + j * LANES);
@@ -178,10 +194,10 @@ enum { HOLDS_HALVES = 0 };
 /* sums = the products of a block of channels. */
 INLINE void multiply_block(const struct part *part, int channel, int end, int rows, int vectors,
                            enum rule rule, enum lying lying, const float *const *lefts, const char *right,
-                           ptrdiff_t between, V unit, V sums[TILE_ROWS][TILE_VECTORS]) {
+                           ptrdiff_t between, V unit, V sums[TILE_ROWS][MAX_VECTORS]) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
-    int is_unrolled = lying == PACKED && rule == HALVES && part->are_neighbours;
+    int is_unrolled = lying == PACKED && (rule == HALVES || rule == FLOATS) && part->are_neighbours;
     for (; is_unrolled && end - channel >= UNROLLED; channel += UNROLLED, right += UNROLLED * between) {
         const float *values[TILE_ROWS];
         for (int i = 0; i < rows; i++) values[i] = lefts[i] + part->offsets[channel];
@@ -198,14 +214,14 @@ INLINE void multiply_block(const struct part *part, int channel, int end, int ro
 INLINE V multiply_narrow(const struct part *part, int rows, int vectors, enum lying lying,
                          const float *const *lefts, const char *right, ptrdiff_t between, V unit,
                          float *totals, ptrdiff_t totals_row) {
-    uint16_t held[TILE_ROWS][PANEL];
+    uint16_t held[TILE_ROWS][MAX_VECTORS * LANES];
     V lost = v_all(0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++)
             v_narrow(held[i] + j * LANES,
                      part->is_first ? v_all(0) : v_load(totals + i * totals_row + j * LANES));
     for (int block = 0, channel = 0; block < part->blocks; block++) {
-        V sums[TILE_ROWS][TILE_VECTORS];
+        V sums[TILE_ROWS][MAX_VECTORS];
         int end = part->ends[block];
         multiply_block(part, channel, end, rows, vectors, HALVES, lying, lefts, right, between, unit, sums);
         right += (end - channel) * between;
@@ -243,7 +259,7 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
         return v_are_zero(lost);
     }
     for (int block = 0, channel = 0; block < part->blocks; block++) {
-        V sums[TILE_ROWS][TILE_VECTORS];
+        V sums[TILE_ROWS][MAX_VECTORS];
         int end = part->ends[block];
         multiply_block(part, channel, end, rows, vectors, rule, lying, lefts, right, between, unit, sums);
         right += (end - channel) * between;

@@ -103,6 +103,16 @@ INLINE V v_sub(V x, V y) { return _mm256_sub_ps(x, y); }
 INLINE V v_mul(V x, V y) { return _mm256_mul_ps(x, y); }
 INLINE V v_div(V x, V y) { return _mm256_div_ps(x, y); }
 INLINE V v_sum(V x, V y, V sum) { return _mm256_fmadd_ps(x, y, sum); }
+/* The same, and loads, in the order of the source, each sum in its register: compilers that choose run out of
+   the sixteen, and keep sums in memory. */
+INLINE V v_sum_in_order(V x, V y, V sum) {
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y));
+    return sum;
+}
+INLINE V v_in_order(V x) {
+    __asm__ volatile("" : "+x"(x)::"memory");
+    return x;
+}
 INLINE V v_max(V x, V y) { return _mm256_max_ps(x, y); }
 INLINE V v_min(V x, V y) { return _mm256_min_ps(x, y); }
 INLINE V v_abs(V x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
@@ -225,6 +235,11 @@ INLINE V v_load_part(const float *from, int64_t count) {
 }
 INLINE void v_store_part(float *to, V x, int64_t count) { memcpy(to, &x, (size_t)count * sizeof *to); }
 
+#endif
+
+#if !defined(__AVX2__) || defined(__AVX512F__)
+INLINE V v_sum_in_order(V x, V y, V sum) { return v_sum(x, y, sum); }
+INLINE V v_in_order(V x) { return x; }
 #endif
 
 INLINE V v_widen(const uint16_t *from) {

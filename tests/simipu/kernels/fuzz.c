@@ -293,6 +293,7 @@ static int fuzz_product(void) {
     int64_t batches = one_in(3) ? draw_size(9) : 1, depth = draw_size(700);
     int64_t rows = draw_size(MAX_WORK / depth / batches < 400 ? MAX_WORK / depth / batches : 400);
     int64_t columns = draw_size(MAX_WORK / depth / batches / rows + 1);
+    if (one_in(3)) columns = (columns + 15) / 16 * 16; /* whole registers: read where they lie */
     int left_turned = one_in(4), right_turned = one_in(3), block = one_in(4) ? 0 : (int)draw(1, MAX_BLOCK);
     if (one_in(12)) depth = 0;
     block = block && !one_in(3) ? (draw(0, 1) ? 16 : 32) : block;
