@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import subprocess
+import sys
 
 import onnx
 import pytest
@@ -11,6 +13,7 @@ from poprt.cli.parser import make_parser
 from poprt.option_entry import Use, read_group, read_serialised
 from poprt.option_table import OPTIONS
 from sample_models import linear_model
+from waiting import PATIENCE_SECONDS
 
 from popef._tools.arguments import split_names
 
@@ -105,6 +108,30 @@ def test_a_misspelt_name_of_an_input_is_an_error_with_the_names(model, capsys, n
 def test_without_a_model_there_is_nothing_to_do(capsys):
     assert poprt("--batch_size", 2) == 2
     assert "the following arguments are required: -i/--input_model" in capsys.readouterr().err
+
+
+def test_a_small_model_in_float_is_compiled_without_what_only_others_need(model, tmp_path):
+    """Imports take most of its time."""
+    others = (
+        "poprt.comparing.calibration poprt.quantizer.quantizer poprt.performance.model_profile "
+        "simipu.numerics.convolution simipu.numerics.recurrent simipu.numerics.layout "
+        "simipu.numerics.quantized onnx.reference rich yaml"
+    ).split()
+    program = (
+        "import sys; from poprt import cli; "
+        f"print(cli.main(sys.argv[1:]), sorted(set(sys.modules) & {set(others)!r}))"
+    )
+    words = ["--input_model", model, "--batch_size", "4", "--export_popef"]
+    words += ["--output_dir", str(tmp_path / "out")]
+    printed = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    ).stdout
+    assert printed.splitlines()[-1] == "0 []"
+    assert (tmp_path / "out" / "executable.popef").exists()
 
 
 def test_names_may_stand_in_one_word_or_several_with_blanks():
