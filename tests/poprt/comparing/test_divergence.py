@@ -100,6 +100,18 @@ def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatc
     assert ["t15"] not in ours.asked
 
 
+def test_the_beginning_of_a_large_graph_is_looked_at_first(monkeypatch):
+    monkeypatch.setattr(divergence, "MAX_TENSORS", 16)
+    model = chain(*["Neg"] * 64)
+    beginning, rest = ["t0", "t4"], [f"t{i}" for i in range(8, 64, 4)]
+    for first, asked in ((2, [beginning]), (50, [beginning, rest])):
+        half = {f"t{i}": ONES if i < first else [3, 1, 1, 1] for i in range(64)}
+        ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
+        assert [found.node.name for found in find_divergences(ours, theirs, {})] == [f"n{first}"]
+        assert ours.asked[: len(asked)] == theirs.asked[: len(asked)] == asked
+        assert any("t60" in names for names in ours.asked) == (first == 50)
+
+
 def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
     monkeypatch.setattr(divergence, "_CHUNK_BYTES", 2 * 16)
     model = chain("Neg", "Abs", "Relu")
