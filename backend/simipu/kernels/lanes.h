@@ -101,16 +101,17 @@ static void find_windows(const struct lanes *turned, int64_t position, int64_t c
 INLINE int sum_tile(const struct geometry *g, const float *field, const int64_t *starts, const float *weights,
                     enum rule rule, ptrdiff_t between, float *totals) {
     V total[TILE_POSITIONS], lost = v_all(0);
-    for (int j = 0; j < TILE_POSITIONS; j++) total[j] = v_all(0);
+    const float *windows[TILE_POSITIONS];
+    for (int j = 0; j < TILE_POSITIONS; j++) total[j] = v_all(0), windows[j] = field + starts[j];
     int64_t term = 0;
     for (int64_t block = 0; block < g->num_blocks; block++) {
         V sums[TILE_POSITIONS];
         for (int j = 0; j < TILE_POSITIONS; j++) sums[j] = v_all(0);
         for (int64_t end = term + g->blocks[block]; term < end; term++) {
-            const float *from = field + g->terms[term].plane;
+            int64_t place = g->terms[term].plane;
             V weight = v_load(weights + term * LANES);
             for (int j = 0; j < TILE_POSITIONS; j++)
-                sums[j] = v_sum(weight, v_load(from + starts[j]), sums[j]);
+                sums[j] = v_sum(weight, v_load(windows[j] + place), sums[j]);
         }
         for (int j = 0; j < TILE_POSITIONS; j++) total[j] = round_total(v_add(total[j], sums[j]), rule);
     }
