@@ -17,10 +17,11 @@ from model_runtime.errors import StoppedError
 from model_runtime.session import Session
 from popef._tools.arrays import Array
 
-MIN_BYTES = 64 << 10
+MIN_BYTES = 256 << 10
 """Minimum size of each request's inputs. To copy less takes about as long as to begin a run."""
 SAMPLE_CALLS = 64
-"""Number of calls of which one also measures the way that is not chosen."""
+"""Number of calls of which two, one after the other, also measure the way that is not chosen: the
+first one finds its code and memory outside the processor's caches."""
 NUM_TIMES = 4
 """Number of times that are kept of each way. The shortest counts, because a single one may be long
 when the machine is busy."""
@@ -63,15 +64,14 @@ class JoinChoice:
 
     def count_apart(self, num_requests: int) -> int:
         """Return how many requests of a call, of at least two, are computed apart, the first ones;
-        the others are joined. To measure both ways it is one, if others can be joined."""
+        the others are joined. To measure both ways it is one or two, if others can be joined."""
         self._num_calls += 1
         apart, joined = self._apart, self._joined
         is_faster = bool(apart and joined) and min(apart) <= min(joined)
-        if apart and joined and self._num_calls % SAMPLE_CALLS:
+        if apart and joined and self._num_calls % SAMPLE_CALLS > 1:
             return num_requests if is_faster else 0
-        num_others = num_requests - 1
-        if num_others > 1:
-            return 1
+        if num_requests > 2:  # noqa: PLR2004  others can be joined
+            return min(2, num_requests - 2)
         return 0 if apart and (is_faster or not joined) else num_requests
 
     def record(self, requests: Sequence[Request], ns: int) -> None:
