@@ -459,7 +459,8 @@ static void size_weave(struct weave *weave, const struct machine *machine) {
     weave->row_groups = divide_up(of->batch, weave->row_group);
     int64_t uses =
         of->steps * divide_up(weave->row_group < of->batch ? weave->row_group : of->batch, TILE_ROWS);
-    weave->is_wide = uses >= MIN_USES;
+    /* Of one row a tile is wider where the weights lie, see `find_lying_vectors`. */
+    weave->is_wide = uses >= MIN_USES && (of->batch > 1 || MAX_VECTORS == TILE_VECTORS);
 }
 
 static void run_chunk(struct weave *weave, const struct machine *machine) {
