@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnxruntime
+from simipu.kernels import OPTION, find_kernels
 
 NATIVE, AVX2 = "native", "avx2"
 ASKS = bytes.fromhex("31c9 0f01d0")
@@ -25,8 +26,8 @@ ANSWERS = bytes.fromhex("31c9 b007 90")
 
 
 def has_avx512() -> bool:
-    """Return whether this processor has more than AVX2."""
-    return "avx512f" in Path("/proc/cpuinfo").read_text().split()
+    """Return whether the kernels use AVX-512 on this processor."""
+    return find_kernels().instructions == "avx512"
 
 
 @contextmanager
@@ -47,7 +48,7 @@ def _limited_library() -> Iterator[Path]:
 def run_with_avx2(command: Sequence[str]) -> None:
     """Run a command of Python with AVX2 only; raises SystemExit if it fails."""
     with _limited_library() as folder:
-        environment = {**os.environ, "PYTHONPATH": str(folder), "SIMIPU_KERNELS": AVX2}
+        environment = {**os.environ, "PYTHONPATH": str(folder), OPTION: AVX2}
         done = subprocess.run([sys.executable, *command], env=environment, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)

@@ -133,7 +133,6 @@ def parse_options(
         "--docs", type=Path, metavar="FILE", help="write the tables into this document, too"
     )
     options = parser.parse_args()
-    options.docs = options.docs and options.docs.resolve()
     options.rounds = options.rounds or (quick_rounds if options.quick else rounds)
     options.seconds = options.seconds or (quick_seconds if options.quick else seconds)
     return options

@@ -22,6 +22,8 @@ MIN_BYTES = 256 << 10
 SAMPLE_CALLS = 64
 """Number of calls of which two, one after the other, also measure the way that is not chosen: the
 first one finds its code and memory outside the processor's caches."""
+MIN_JOINED = 2
+"""Minimum number of requests of a joined run."""
 NUM_TIMES = 4
 """Number of times that are kept of each way. The shortest counts, because a single one may be long
 when the machine is busy."""
@@ -70,8 +72,8 @@ class JoinChoice:
         is_faster = bool(apart and joined) and min(apart) <= min(joined)
         if apart and joined and self._num_calls % SAMPLE_CALLS > 1:
             return num_requests if is_faster else 0
-        if num_requests > 2:  # noqa: PLR2004  others can be joined
-            return min(2, num_requests - 2)
+        if num_requests > MIN_JOINED:
+            return min(2, num_requests - MIN_JOINED)
         return 0 if apart and (is_faster or not joined) else num_requests
 
     def record(self, requests: Sequence[Request], ns: int) -> None:
